@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,14 @@ from costream.weights_io.file import read_weights
 from kit.data_packs import packs as needed
 from kit.paths import RESEARCH
 from weights.recipes.skeleton.exercises import exercises
-from weights.recipes.skeleton.films import FilmPerson, place, read_couples, read_films
+from weights.recipes.skeleton.films import (
+    FOLDS,
+    FilmPerson,
+    folds_of,
+    place,
+    read_couples,
+    read_films,
+)
 from weights.recipes.skeleton.learning import set_loss
 from weights.recipes.skeleton.people import PeopleRecipeSize, make
 from weights.recipes.skeleton.people_choices import LEAST, NEVER, choose
@@ -73,14 +81,14 @@ def test_from_packs_to_weights(tmp_path: Path) -> None:
     assert path.with_suffix(".md").is_file()
 
 
-def person(steps: int = 40, label: int = 1, kind: str = "squat", side: int = 0) -> FilmPerson:
+def person(steps: int = 40, label: int = 1, kind: str = "squat") -> FilmPerson:
     rng = np.random.default_rng(steps)
     joints = np.ones((steps, 1, 15, 3), np.float32)
     joints[..., :2] = rng.normal(0, 0.1, (1, 1, 15, 2)) + rng.normal(0, 0.01, (steps, 1, 15, 2))
     may = np.zeros((steps, len(LABELS)), bool)
     may[:, label] = True
     sure = LABELS[label] if label else None
-    return FilmPerson(f"{kind} {steps}", kind, f"source {side}", side, joints, may, sure, 0.0)
+    return FilmPerson(f"{kind} {steps}", kind, "source", 0, joints, may, sure, 0.0)
 
 
 def test_the_loss_of_sets_is_that_of_a_label_or_nothing():
@@ -128,6 +136,16 @@ def test_a_track_is_what_a_stream_of_the_rate_of_the_model_sees():
     assert joints[:3, 0, 0, -1].tolist() == [1, 1, 1]
     assert not joints[5:7, 0, :, -1].any()  # nobody in the frames 9 to 11
     assert joints[-1, 0, 0, :2].tolist() == pytest.approx([2, -1])  # in heights of the picture
+
+
+def test_folds_part_the_sources_of_rare_kinds_first():
+    films = [(f"gym {k}", "squat") for k in range(8)] + [(f"gym {k}", "plank") for k in range(3)]
+    films += [("street", "walk")] * 20
+    folds = folds_of(films)
+    assert len({folds[f"gym {k}"] for k in range(3)}) == 3
+    assert Counter(folds[f"gym {k}"] for k in range(8)).most_common(1)[0][1] <= 2
+    assert set(folds.values()) == set(range(FOLDS))
+    assert folds_of(films[::-1]) == folds
 
 
 def test_only_some_of_the_fight_films_are_used():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ from weights.recipes.common import read_member
 from weights.recipes.skeleton.sets import RATE_HZ
 from weights.recipes.skeleton.tracks import Track, is_used, read_tracks
 
+FOLDS = 5  # parts of the sources, of which one at a time is left out
+HOMES = ("1", "3")  # numbers of GMDCSA24's persons of whom is learnt
 SHORTEST_S = 0.8  # of a track; shorter ones are seldom a person
 # Labels of the clips of action_clips: what the person who is seen longest does.
 EXERCISES = {
@@ -91,21 +94,6 @@ _OTHERS: dict[str, tuple[str, ...]] = {
     "finger_flexion": (BACKGROUND, "sit"),
     "wrist_flexion": (BACKGROUND, "sit"),
 }
-# Half of the repositories of action_clips; the others are the other half.
-FIRST_HALF = (
-    "TheSebitzu",
-    "malikmrllh",
-    "akshay-op",
-    "Jurisimo00",
-    "rohanx01",
-    "yuyoujiang",
-    "adityav1810",
-    "jtnicastro",
-    "domi-zc",
-    "abou-zithar",
-    "AMenezes2311",
-    "tiao051",
-)
 _HOME = {"walk": "walk", "fall": "fall", "lie": "lie", "sit": "sit", "stand": BACKGROUND}
 _HOME_RAW = {"Drinking": "drink", "Eating": "drink", "Reading": BACKGROUND}
 _AFTER_S = 1.0  # after a fall that a fall may still be shown
@@ -117,14 +105,14 @@ class FilmPerson:
 
     ``joints``: [T, 1, V, 3], places and scores as ``JointStreams.prepare`` returns them.
     ``may``: bool [T, K], the labels that may be true. ``sure``: the label of the clip if this is
-    the person whom it is about, else None. ``side``: 0 or 1, the half of the sources; -1: a test,
-    which nothing is learnt from. ``start_s``: of the first step, in the film.
+    the person whom it is about, else None. ``fold``: the part of the sources, see ``folds_of``; -1:
+    a test, which nothing is learnt from. ``start_s``: of the first step, in the film.
     """
 
     film: str
     kind: str  # the label of the clip as its source calls it
     source: str
-    side: int
+    fold: int
     joints: npt.NDArray[np.float32]
     may: npt.NDArray[np.bool_]
     sure: str | None
@@ -140,9 +128,9 @@ class _Film:
     path: Path
     kind: str
     source: str
-    side: int
     rule: Rule
     sure: str | None = None
+    test: bool = False
 
 
 def read_films(packs: Path, tracks: Path, labels: Sequence[str]) -> list[FilmPerson]:
@@ -152,9 +140,32 @@ def read_films(packs: Path, tracks: Path, labels: Sequence[str]) -> list[FilmPer
     """
     frontend = JointStreams("body-15", 2, min_score=0.3)
     columns = {label: k for k, label in enumerate(labels)}
+    films = [*_clips(packs, tracks), *_actions(packs, tracks)]
+    folds = folds_of([(film.source, film.sure or film.kind) for film in films if not film.test])
     out = []
-    for film in (*_clips(packs, tracks), *_actions(packs, tracks)):
-        out += _persons(film, frontend, columns)
+    for film in films:
+        out += _persons(film, frontend, columns, -1 if film.test else folds[film.source])
+    return out
+
+
+def folds_of(films: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return the fold of each source of films, which are given as source and kind.
+
+    Sources that show the same kinds of films, of rare ones above all, are in different folds if
+    there are enough folds.
+    """
+    kinds: dict[str, set[str]] = {}
+    for source, kind in films:
+        kinds.setdefault(source, set()).add(kind)
+    sizes = Counter(source for source, _ in films)
+    rare = Counter(kind for some in kinds.values() for kind in some)
+    out: dict[str, int] = {}
+    for source in sorted(kinds, key=lambda name: (-len(kinds[name]), -sizes[name], name)):
+        alike, full = [0.0] * FOLDS, [0] * FOLDS
+        for other, fold in out.items():
+            alike[fold] += sum(1 / rare[kind] for kind in kinds[other] & kinds[source])
+            full[fold] += sizes[other]
+        out[source] = min(range(FOLDS), key=lambda k: (round(alike[k], 3), full[k]))
     return out
 
 
@@ -165,8 +176,8 @@ def read_background(tracks: Path) -> list[FilmPerson]:
     for pack in ("samples", "images_det"):
         for path in sorted((tracks / pack).rglob("*.npz")):
             if path.stem != "exercise_three":
-                film = _Film(path, path.stem, path.stem, -1, lambda *_: STANDING)
-                out += _persons(film, frontend, {BACKGROUND: 0, "walk": 1})
+                film = _Film(path, path.stem, path.stem, lambda *_: STANDING)
+                out += _persons(film, frontend, {BACKGROUND: 0, "walk": 1}, -1)
     return out
 
 
@@ -194,7 +205,9 @@ def place(track: Track, frontend: JointStreams) -> tuple[float, npt.NDArray[np.f
     )
 
 
-def _persons(film: _Film, frontend: JointStreams, columns: Mapping[str, int]) -> list[FilmPerson]:
+def _persons(
+    film: _Film, frontend: JointStreams, columns: Mapping[str, int], fold: int
+) -> list[FilmPerson]:
     out = []
     tracks = _tracks(film.path)
     seen = [_size(track) for track in tracks]
@@ -209,9 +222,7 @@ def _persons(film: _Film, frontend: JointStreams, columns: Mapping[str, int]) ->
             may[step, [columns[label] for label in named if label in columns]] = True
         sure = film.sure if main else None
         out.append(
-            FilmPerson(
-                film.path.stem, film.kind, film.source, film.side, joints, may, sure, start_s
-            )
+            FilmPerson(film.path.stem, film.kind, film.source, fold, joints, may, sure, start_s)
         )
     return out
 
@@ -229,11 +240,10 @@ def _clips(packs: Path, tracks: Path) -> Iterable[_Film]:
     for row in _table(packs, "action_clips", "labels.csv"):
         kind, source = row["label"], row["source"]
         path = tracks / "action_clips" / "action_clips" / f"{row['file'][:-4]}.npz"
-        side = 0 if source.startswith(FIRST_HALF) else 1
         if "segmented_set" in row["origin_path"]:
-            side = 0 if "segmented_set1" in row["origin_path"] else 1
-            source = f"UT-Interaction set {side + 1}"
-        yield _Film(path, kind, source, side, _clip_rule(kind), EXERCISES.get(kind))
+            number = 1 if "segmented_set1" in row["origin_path"] else 2
+            source = f"UT-Interaction set {number}"
+        yield _Film(path, kind, source, _clip_rule(kind), EXERCISES.get(kind))
 
 
 def _clip_rule(kind: str) -> Rule:
@@ -255,11 +265,11 @@ def _actions(packs: Path, tracks: Path) -> Iterable[_Film]:
         if not is_used(file):
             continue
         if "gmdcsa24" in file:
-            side = {"1": 0, "3": 1}.get(person[-1], -1)
-            yield _Film(path, kind, f"GMDCSA24 {person}", side, _home_rule(timed.get(file, ())))
+            rule, source = _home_rule(timed.get(file, ())), f"GMDCSA24 {person}"
+            yield _Film(path, kind, source, rule, test=person[-1] not in HOMES)
             continue
-        side = -1 if row["split"] == "val" else sum(person.encode()) % 2
-        yield _Film(path, kind, f"CCTV {person}", side, _clip_rule(kind))
+        test = row["split"] == "val"
+        yield _Film(path, kind, f"CCTV {person}", _clip_rule(kind), test=test)
 
 
 def _home_rule(segments: Sequence[Mapping[str, str]]) -> Rule:

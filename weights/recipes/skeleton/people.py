@@ -6,10 +6,10 @@ made-up figure that falls, lies, sits and exercises, and persons in films, as
 ``weights.recipes.skeleton.tracks`` finds them (``--tracks``). Motions get the estimator's errors,
 measured in those films.
 
-First it learns without exercises in films; from there, once with each half of the sources and once
-with all of them. What the two halves say of each other chooses temperature, thresholds and the
-shortest segment, and is the score of sources that nothing was learnt from. Seeded, and resumed from
-OUTPUT/*.partial.
+First it learns without exercises in films; from there, once without each of five parts of the
+sources and once with all of them. What a network says of the sources that it has not learnt from
+chooses temperature, thresholds and the shortest segment, and is the score of films. Seeded, and
+resumed from OUTPUT/*.partial.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from weights.recipes.common import TREES, carry_out, parser
 from weights.recipes.skeleton.composed import composed
 from weights.recipes.skeleton.exercises import exercises
 from weights.recipes.skeleton.figures import figures
-from weights.recipes.skeleton.films import EXERCISES, FilmPerson, read_films
+from weights.recipes.skeleton.films import EXERCISES, FOLDS, FilmPerson, read_films
 from weights.recipes.skeleton.learning import learn, start_from
 from weights.recipes.skeleton.people_card import card_of
 from weights.recipes.skeleton.people_choices import Choices, choose, rows_of, with_temperature
@@ -63,7 +63,7 @@ class PeopleRecipeSize:
     """Size of a training; smaller for a quick test of the recipe itself."""
 
     base: int = 2400  # steps before there are films
-    films: int = 1000  # steps with films of one half of the sources
+    films: int = 1000  # steps with films of all sources but a part
     last: int = 1400  # steps with all of them
     rate: float = 2e-3  # at its highest
     every: int = 1  # use every n-th motion
@@ -97,7 +97,7 @@ class PeopleRecipe:
         self.frontend = JointStreams(**FLAT_FRONTEND)
 
     def _errors(self, sources: tuple[str, ...]) -> EstimatorErrors:
-        known = [p for p in self.films if p.side >= 0 and p.source.startswith(sources)]
+        known = [p for p in self.films if p.fold >= 0 and p.source.startswith(sources)]
         return EstimatorErrors(known)
 
     def base(self) -> SkeletonNet:
@@ -107,30 +107,30 @@ class PeopleRecipe:
         start_from(network, self.labels, self._start)
         return self._learnt(network, "base", self._size.base, [self._train])
 
-    def half(self, base: SkeletonNet, side: int) -> SkeletonNet:
-        """Return a network that has also learnt from the films of one half of the sources."""
+    def without(self, base: SkeletonNet, fold: int) -> SkeletonNet:
+        """Return a network that has also learnt from films, but for those of a part of them."""
         network = copy.deepcopy(base)
-        films = [p for p in self.films if p.side == side]
-        return self._learnt(network, f"half-{side}", self._size.films, [self._train], films)
+        films = [p for p in self.films if p.fold not in (fold, -1)]
+        return self._learnt(network, f"without-{fold}", self._size.films, [self._train], films)
 
     def all(self, base: SkeletonNet) -> SkeletonNet:
         """Return a network that has learnt from all but the tests."""
-        network, films = copy.deepcopy(base), [p for p in self.films if p.side >= 0]
+        network, films = copy.deepcopy(base), [p for p in self.films if p.fold >= 0]
         parts = [self._train, self._choosing]
         return self._learnt(network, "all", self._size.last, parts, films)
 
     def make(self) -> Path:
         """Train, choose, score and write the weights and the card; return the path."""
         base = self.base()
-        halves = [self.half(base, side) for side in (0, 1)]
-        films = [p for p in self.films if p.side >= 0 or p.source.startswith(CHOOSING)]
-        rows = [rows_of(halves[1 - p.side if p.side >= 0 else 0], p.joints) for p in films]
+        others = [self.without(base, fold) for fold in range(FOLDS)]
+        films = [p for p in self.films if p.fold >= 0 or p.source.startswith(CHOOSING)]
+        rows = [rows_of(others[max(p.fold, 0)], p.joints) for p in films]
         motions = [m for some in self._choosing.values() for m in flat(some)]
-        both = [rows_of(halves[0], m.joints) for m in motions]
-        choices = choose(films, rows, motions, both, self.labels, RATE_HZ / base.stride)
+        moved = [rows_of(others[0], m.joints) for m in motions]
+        choices = choose(films, rows, motions, moved, self.labels, RATE_HZ / base.stride)
         network = with_temperature(self.all(base), choices)
         network.half().float()  # rounded as it is stored
-        metrics = self._metrics(network, halves, choices)
+        metrics = self._metrics(network, others, choices)
         card = card_of(
             self.labels, FLAT_NETWORK, FLAT_FRONTEND, choices, metrics, self.errors.rates
         )
@@ -140,13 +140,13 @@ class PeopleRecipe:
         return path
 
     def _metrics(
-        self, network: SkeletonNet, halves: Sequence[SkeletonNet], choices: Choices
+        self, network: SkeletonNet, others: Sequence[SkeletonNet], choices: Choices
     ) -> dict[str, Any]:
         taught = {
             name: [*flat(self._train.get(name, [])), *flat(self._choosing.get(name, []))]
             for name in SETS
         }
-        others = [with_temperature(copy.deepcopy(half), choices) for half in halves]
+        others = [with_temperature(copy.deepcopy(other), choices) for other in others]
         size = self._size
         return {
             **film_scores(others, self.films, self.labels, choices, size.trees, self._seed),
@@ -205,7 +205,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = PeopleRecipeSize()
     arguments = parser("skeleton", "folder of skel_*.npz and films", known.base)
     arguments.prog = "python -m weights.recipes.skeleton.people"
-    arguments.add_argument("--films", type=int, default=known.films, help="steps with each half")
+    arguments.add_argument(
+        "--films", type=int, default=known.films, help="steps without each part of the films"
+    )
     arguments.add_argument("--last", type=int, default=known.last, help="steps with all films")
     arguments.add_argument("--rate", type=float, default=known.rate)
     arguments.add_argument("--tracks", type=Path, required=True, help="folder of joints of films")

@@ -33,12 +33,12 @@ _FILMS = (
     " may be true (Cour et al., 2011). It began with the weights of version 0.1."
 )
 _SPLIT = (
-    "Films by source: a repository, a place of UT-Interaction, a person's home, a film. Two"
-    " networks learnt from one half of the sources each; what each says of the other half is the"
+    "Films by source: a repository, a place of UT-Interaction, a person's home, a film. Five"
+    " networks each learnt without a fifth of the sources; what each says of that fifth is the"
     " score of films below, and chose temperature {temperature}, the background's weight,"
     " thresholds of single labels, the shortest segment (together with one subject of each set of"
-    " motions and GMDCSA24's person 2; a wrong label is twice as bad as none). Those choices"
-    " were made on the clips that are scored. The shipped weights learnt from both halves, and from"
+    " motions and GMDCSA24's person 2; a wrong label is as bad as none). Those choices"
+    " were made on the clips that are scored. The shipped weights learnt from all of them, and from"
     " those subjects. Sets of motions: by person, by style (Bandai), by file (GTU3D, CMU); their"
     " tests were looked at for earlier versions. Of the steps in films that nothing was learnt"
     " from, where the most probable label has {said}, it may be true in {right}."

@@ -51,7 +51,7 @@ def film_timelines(
 
 
 def film_scores(
-    halves: Sequence[SkeletonNet],
+    networks: Sequence[SkeletonNet],
     films: Sequence[FilmPerson],
     labels: Sequence[str],
     choices: Choices,
@@ -60,10 +60,10 @@ def film_scores(
 ) -> dict[str, Any]:
     """Return the scores of exercises in films, each by the network that knows the other sources.
 
-    Beside it trees on the same input, which learnt from the same films.
+    ``networks``: for each fold one that did not learn from it. Beside it trees on the same input,
+    which learnt from the same films.
     """
-    sides = [[p for p in films if p.side == side] for side in (0, 1)]
-    mine = [p for side in sides for p in side if p.sure]
+    mine = [p for p in films if p.fold >= 0 and p.sure]
     counts: dict[str | None, int] = defaultdict(int)
     for person in mine:
         counts[person.sure] += 1
@@ -71,10 +71,11 @@ def film_scores(
     columns = [labels.index(label) for label in own]
     rows: dict[int, Rows] = {}
     shown: dict[str, list[Segment]] = {}
-    for side in (0, 1):
-        found = film_rows(halves[1 - side], sides[side])
-        shown |= film_timelines(sides[side], found, labels, choices)
-        rows |= {id(p): row for p, row in zip(sides[side], found, strict=True)}
+    for fold, network in enumerate(networks):
+        part = [p for p in films if p.fold == fold]
+        found = film_rows(network, part)
+        shown |= film_timelines(part, found, labels, choices)
+        rows |= {id(p): row for p, row in zip(part, found, strict=True)}
     mine = [p for p in mine if p.sure in own]
     truth = np.array([own.index(str(p.sure)) for p in mine])
     all_rows = [rows[id(p)] for p in mine]
@@ -100,10 +101,10 @@ def _trees(
 ) -> dict[str, Any]:
     motions = [Motion("", str(p.sure), p.source, p.joints) for p in persons]
     rows = features(motions, JointStreams(**FLAT_FRONTEND))
-    sides = np.array([p.side for p in persons])
+    folds = np.array([p.fold for p in persons])
     scores = np.zeros((len(persons), len(own)), np.float32)
-    for side in (0, 1):
-        train, test = sides != side, sides == side
+    for fold in np.unique(folds):
+        train, test = folds != fold, folds == fold
         scores[test] = forest(
             rows[train], truth[train], rows[test], len(own), count, seed, features=0.02
         )
