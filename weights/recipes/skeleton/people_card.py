@@ -27,7 +27,7 @@ _MOTIONS = (
     " are lost ({away:.1%} of the steps within a track), and noise ({noise:.3f} mean bones)."
 )
 _FILMS = (
-    " Four tenths are persons in films as nanodet and pose find them: 375 clips from 29 public"
+    " Half are persons in films as nanodet and pose find them: 375 clips from 29 public"
     " repositories (exercises, UT-Interaction, others), GMDCSA24's persons 1 and 3, and a third of"
     " the clips of fight films, without the films of its test part; a step has a set of labels that"
     " may be true (Cour et al., 2011). It began with the weights of version 0.1."

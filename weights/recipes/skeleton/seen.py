@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from costream.core.layouts import BODY_15
-from weights.recipes.skeleton.films import FilmPerson
+from weights.recipes.skeleton.films import EXERCISES, FilmPerson
 from weights.recipes.skeleton.learning import Streams
 from weights.recipes.skeleton.pictures import projected
 from weights.recipes.skeleton.streams import StreamBatch
 from weights.recipes.skeleton.tokens import ABOVE, CHILDREN, body_tokens
 
 FEW = 0.3  # scores up to which a joint is missing, as in the frontend
-FILMS = 0.4  # share of a batch that is of films
+FILMS = 0.5  # share of a batch that is of films
+ABOUT = 2.0  # how much more often those are drawn whom a clip is about
 SMOOTH = 5  # steps of the median that the estimator's noise is measured against
 WORST = 0.8  # mean bones that a joint is off at most, of such noise
 CEILINGS = 0.12  # share of the cameras of motions that look down steeply
@@ -90,10 +91,10 @@ class FilmStreams:
         errors: EstimatorErrors,
     ) -> None:
         self._persons, self._errors = persons, errors
-        kinds = [p.sure or f"{p.kind} of {p.source.split()[0]}" for p in persons]
+        kinds = [p.sure or f"{_beside(p)} of {p.source.split()[0]}" for p in persons]
         cells = [(k, p.source) for k, p in zip(kinds, persons, strict=True)]
         sizes, sources = Counter(cells), Counter(kind for kind, _ in set(cells))
-        known = [0.1 + float(p.may.any(1).mean()) for p in persons]
+        known = [(ABOUT if p.sure else 1.0) * (0.1 + float(p.may.any(1).mean())) for p in persons]
         self._chance = torch.tensor(
             [
                 known[k] * math.sqrt(sources[kind]) / sources[kind] / sizes[kind, source]
@@ -158,6 +159,11 @@ class SeenStreams:
 def seen_tokens(batch: StreamBatch, _: torch.Generator) -> Tensor:
     """Return the tokens of streams in pictures."""
     return body_tokens(batch.joints, batch.seen)
+
+
+def _beside(person: FilmPerson) -> str:
+    """Return the kind of a clip, one for all clips of exercises in which others are seen too."""
+    return "exercise" if person.kind in EXERCISES else person.kind
 
 
 def _begun(known: Tensor) -> Tensor:
