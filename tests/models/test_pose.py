@@ -19,7 +19,7 @@ from costream.models.catalogue import load_model
 from costream.models.importing import import_files
 from costream.models.pose.blazepose import FULL, BlazePose
 from costream.models.pose.choice import find_joints_with
-from costream.models.pose.estimator import Crop, ObjectBox, PoseEstimator, cut, in_picture
+from costream.models.pose.estimator import Crop, PoseEstimator, cut, in_picture
 from costream.models.pose.tracker import DetectedPerson, PoseTracker, PoseTrackers
 from costream.models.skeleton.joints import JointStreams
 from costream.models.verify import verify
@@ -219,7 +219,7 @@ def test_joints_are_kept_of_a_person_who_does_not_move() -> None:
 
 
 def test_somebody_who_was_lost_is_looked_for_lying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The middle of the picture turns by a quarter; the detector is hardly sure of a wide box."""
+    """The middle of the picture turns by a quarter; the detector finds nobody then."""
     upright = frames("room.mp4", 5.0, 5.1)[0].rgb
     estimator = PoseEstimator(1)
     places = estimator.find(upright, 0.0)[0].places * upright.shape[1::-1]
@@ -227,16 +227,19 @@ def test_somebody_who_was_lost_is_looked_for_lying(monkeypatch: pytest.MonkeyPat
     around = np.s_[y - half : y + half, x - half : x + half]
     lying = upright.copy()
     lying[around] = np.rot90(upright[around])
-    size = np.ptp(places, 0)
-    box = ObjectBox(float(x), float(y), float(size[1]), float(size[0]), 0.2)
     fresh = PoseEstimator(1)
     for each in (estimator, fresh):
-        monkeypatch.setattr(each, "_unknown", lambda *_: [box])
+        monkeypatch.setattr(each, "_unknown", lambda *_: [])
     assert not fresh.find(lying, 0.1)  # nobody was there before
     found = [estimator.find(lying, 0.1 + k / 10) for k in range(5)]
     (person,) = found[-1]
     nose, hip = person.places[JOINT["nose"]], person.places[JOINT["left hip"]]
     assert abs(nose[0] - hip[0]) > 2 * abs(nose[1] - hip[1])
+    empty = np.full_like(lying, 90)
+    assert not any(estimator.find(empty, 1 + k / 10) for k in range(40))
+    searched = estimator.computed
+    assert not estimator.find(empty, 6.0)  # and not looked for any longer
+    assert estimator.computed == searched
 
 
 def test_nobody_is_there_after_a_reset_of_the_stream() -> None:

@@ -37,12 +37,13 @@ LOOK_S = 0.5  # between two looks of the detector while somebody is followed ...
 _SEARCH_S = 0.2  # ... and while nobody is
 _SURE = 0.4  # score of a person from which on they are looked at
 _PRESENT = 0.5  # as in MediaPipe
-# People who lie have low scores, so that somebody who was just lost is looked for among these.
-_FAINT = 0.15  # the score then, of a box ...
-_WIDE = 1.2  # ... of this width to its height: the person in it may lie
-_LOST_S = 3.0  # for which somebody is looked for so
-_CERTAIN = 0.8  # presence of those who are found so
-_LYING = (0.0, math.pi / 2, -math.pi / 2)  # angles of a crop of a wide box
+# Detectors miss people who lie, so that somebody who was just lost is looked for below.
+_LOST_S = 3.0  # for which somebody is looked for so ...
+_LOWER = 0.25  # ... so much lower, of the side of the crop ...
+_WIDER = 1.3  # ... in a crop of this side, to that of the one before ...
+_ANGLES = (0.0, math.pi / 2, -math.pi / 2)  # ... turned by these angles
+_LEANING = math.pi / 4  # ... unless they leant by this: they lie already
+_CERTAIN = 0.95  # presence of those who are found so
 STILL_S = 0.5  # for which joints are kept of a person who does not move ...
 STILL = 0.02  # ... which is a crop of which no part changes by more, of the range of a channel
 _CHANGED = 0.2  # change of a part from which on new joints of a person gain most
@@ -128,7 +129,7 @@ class PoseEstimator:
         """Follow nobody any longer."""
         self._followed: list[_Followed] = []
         self._lost: list[tuple[Crop, float]] = []  # of whom, and when
-        self._looked_s = -math.inf
+        self._looked_s = self._searched_s = -math.inf
 
     @torch.inference_mode()
     def find(
@@ -148,6 +149,7 @@ class PoseEstimator:
         picture = frame.float() / 255
         persons = self._follow(picture, time_s)
         reason = "motion" if self.computed > computed else "new"
+        persons += self._fallen(picture, time_s, persons)
         nobody_lost = persons and len(persons) == len(before) and not self._lost
         wait_s = LOOK_S if nobody_lost else _SEARCH_S
         may_look = boxes is not None or self._detector is not None
@@ -192,19 +194,35 @@ class PoseEstimator:
         self, frame: Tensor, box: ObjectBox, time_s: float, known: Sequence[_Followed]
     ) -> list[_Followed]:
         """Return who is present in a box of the detector, if anybody."""
-        x, y, width, height, score = box
-        side, least = _MARGIN * max(width, height), _PRESENT
-        angles: Sequence[float] = _LYING[:1]
-        if score < _SURE:
-            near = any(math.dist(crop[:2], (x, y)) < crop.side for crop, _ in self._lost)
-            if not near or width < _WIDE * height:
-                return []
-            angles, least = _LYING, _CERTAIN
-        found = self._joints(frame, [Crop(x, y, side, angle) for angle in angles], time_s)
-        found = [each for each in found if each.present >= least and _is_new(each, known)]
-        best = sorted(found, key=lambda each: -each.present)[:1]
-        self._lost = [lost for lost in self._lost if not any(_is_at(b, lost[0]) for b in best)]
-        return best
+        crop = Crop(box.x, box.y, _MARGIN * max(box.width, box.height), 0.0)
+        found = [each for each in self._joints(frame, [crop], time_s) if _is_new(each, known)]
+        self._find_again(found)
+        return found
+
+    def _fallen(self, frame: Tensor, time_s: float, known: Sequence[_Followed]) -> list[_Followed]:
+        """Return those who were just lost and lie below the place where they were."""
+        out: list[_Followed] = []
+        if not self._lost or 0 <= time_s - self._searched_s < _SEARCH_S - 1e-6:
+            return out
+        self._searched_s = time_s
+        height, width = frame.shape[2:]
+        for crop, since_s in list(self._lost):
+            lies = abs(crop.angle) > _LEANING
+            inside = min(crop.x, width - crop.x, 2 * (height - crop.y)) > crop.side / 4
+            may = self.may is None or self.may(1.0, time_s - since_s)
+            if not (lies or inside) or not may:  # who stands at the border has left the picture
+                continue
+            y, side = crop.y + _LOWER * crop.side * (not lies), _WIDER * crop.side
+            found = self._joints(frame, [Crop(crop.x, y, side, a) for a in _ANGLES], time_s)
+            best = max(found, key=lambda each: each.present, default=None)
+            if best and best.present >= _CERTAIN and _is_new(best, [*known, *out]):
+                out.append(best)
+        self._find_again(out)
+        return out
+
+    def _find_again(self, found: Sequence[_Followed]) -> None:
+        """Remove those who were found from those who are lost."""
+        self._lost = [each for each in self._lost if not any(_is_at(f, each[0]) for f in found)]
 
     def _joints(self, frame: Tensor, crops: Sequence[Crop], time_s: float) -> list[_Followed]:
         """Return who is present in the crops."""
@@ -247,19 +265,15 @@ class PoseEstimator:
         return [ObjectBox(*row) for row in torch.cat(columns, 1).tolist()]
 
     def _unknown(self, found: Sequence[ObjectBox], persons: Sequence[_Followed]) -> list[ObjectBox]:
-        """Return the boxes of those whom nobody follows.
-
-        The likely ones first, the largest of these first.
-        """
-        least = _FAINT if self._lost else _SURE
-        rows = [row for row in found if row.score >= least and max(row.width, row.height) >= 1]
+        """Return the boxes of those whom nobody follows, the largest first."""
+        rows = [row for row in found if row.score >= _SURE and max(row.width, row.height) >= 1]
         if persons and rows:
             placed = torch.tensor([row[:4] for row in rows])
             middles, halves = placed[:, :2], placed[:, 2:] / 2
             boxes = torch.cat([middles - halves, middles + halves], 1)
             free = (_shared(boxes, torch.stack([each.box for each in persons])) < _SAME).all(1)
             rows = [row for row, alone in zip(rows, free.tolist(), strict=True) if alone]
-        return sorted(rows, key=lambda row: (row.score < _SURE, -max(row.width, row.height)))
+        return sorted(rows, key=lambda row: -max(row.width, row.height))
 
 
 def cut(frame: Tensor, crops: Sequence[Crop], side: int = SIDE) -> Tensor:
