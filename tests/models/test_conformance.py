@@ -32,6 +32,7 @@ from costream.models.verify import random_items, verify
 from costream.options.options import Options
 from costream.runtime.pipeline import run
 from kit import action_nets, movinet_clip, object_nets
+from kit.paths import WEIGHTS
 from kit.streams import ItemSource, RecordSink
 
 ROWS = {"input_width": 6, "num_classes": 3, "embed_dim": 8}
@@ -125,13 +126,14 @@ ANY_TIME = ("cooadtr, tdn", "movinet", "nanodet", "linear")
 SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
 # That of a user's file: tests/models/importers/test_user_network.py.
 # Joints of persons are found for other models: tests/models/test_pose.py.
-BUILT = [name for name in architectures() if name not in ("user-network", "blazepose")]
+BUILT = [n for n in architectures() if n not in ("user-network", "blazepose", "falls")]
 MODELS = {name: partial(build, name) for name in BUILT if name not in SILENT}
 MODELS |= {
     "cooadtr, tdn": partial(build, "cooadtr", frontend="tdn", **VIDEO),
     "cooadtr, cox3d": partial(build, "cooadtr", frontend="cox3d", **VOLUMES),
     "cotrans, audio": partial(build, "cotrans", frontend="audio", **AUDIO),
     "two on audio": joint,
+    "falls": partial(load_model, "falls", WEIGHTS / "falls.safetensors"),
 }
 EVERY = pytest.mark.parametrize("name", MODELS)
 model_of = cache(lambda name: MODELS[name]())

@@ -69,6 +69,7 @@ SAMPLES = {
     "costgcn-2d": _MOVES,
     # One person alone does nothing to another.
     "costgcn-pairs": ReleaseSample("moves.csv", others=BACKGROUND),
+    "falls": ReleaseSample("room.mp4", {"fall": "fall", "lie": "lie"}, others=BACKGROUND),
     # A bed with a quilt is in the room.
     "encoder": ReleaseSample("room.mp4", {"background": "quilt"}, others="quilt", end_s=10.0),
     "nanodet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
