@@ -62,6 +62,7 @@ class FallRule(nn.Module):
 
     delay = 0
     exact = True
+    drops: Tensor
 
     def __init__(  # noqa: PLR0913 - the constants of the rule
         self,
