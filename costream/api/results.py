@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costream.api.keywords import checked_path
 from costream.core.errors import SourceError, UsageError
@@ -33,6 +33,9 @@ from costream.core.records import (
 from costream.sinks.atomic import AtomicFile, exists_error
 from costream.sinks.base import OUTPUT_FILES, Sink
 from costream.sinks.registry import FORMATS, check_outputs, make_sinks, parse_formats, paths_for
+
+if TYPE_CHECKING:
+    from costream.runtime.instances import Instance
 
 _TABLES: dict[str, type[Any]] = {
     "segments": Segment,
@@ -89,6 +92,25 @@ class Results:
     def predictions(self) -> list[Prediction]:
         """The class scores of every step."""
         return self._of(Prediction)
+
+    def instances(self, look_back_s: float = 0.0, person: int | None = None) -> list[Instance]:
+        """Return all reports of action instances in the order of the steps that show them.
+
+        Each instance is reported when it begins, ends, is revised and is final; the timeline has
+        only the last. ``look_back_s``: how far a start may reach back to steps above the lower
+        threshold. ``person``: number of the person, where each has predictions.
+
+        Raises UsageError without all scores (``scores=True``), and for models of which several
+        labels may be true at once.
+        """
+        from costream.runtime.instances import instances_of
+
+        if self.header.background is None or self.header.heads is not None:
+            raise UsageError(f"labels of {self.header.model} do not exclude one another")
+        found = [p for p in self.predictions if p.person == person and p.scores is not None]
+        if self.predictions and not found:
+            raise UsageError("there are no scores of all labels", hint="run with scores=True")
+        return instances_of(self.header, found, look_back_s)
 
     @property
     def objects(self) -> list[Objects]:

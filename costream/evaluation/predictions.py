@@ -27,6 +27,7 @@ from costream.core.records import (
 from costream.labels.examples import Example, located
 from costream.models.base import Model
 from costream.options.options import Options
+from costream.runtime.instances import Instance, instances_of
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.sources.base import Source, SourceOptions
@@ -50,6 +51,7 @@ class ModelPredictions:
     delay_s: float
     rows: int  # steps of the complete recording, including steps without output
     part: tuple[float, float] = (0.0, math.inf)  # start and end of what was processed, seconds
+    instances: tuple[Instance, ...] = ()  # reports, of models of which one label is true at a time
 
     @property
     def end_s(self) -> float:
@@ -136,7 +138,7 @@ class PredictionCollector(CostCollector):
         scores = np.array([p.scores for p in found], np.float64).reshape(-1, width)
         steps = np.array([p.i for p in found], np.int64)
         stride = int(np.diff(steps).min()) if len(steps) > 1 else 1
-        return ModelPredictions(
+        predictions = ModelPredictions(
             np.array([p.time_s for p in found], np.float64),
             np.where(np.isfinite(scores), scores, 0.0),
             steps,
@@ -146,6 +148,7 @@ class PredictionCollector(CostCollector):
             max(self._rows, int(steps[-1]) + 1 if len(steps) else 0),
             _part(self.header),
         )
+        return replace(predictions, instances=tuple(instances_of(self.header, found)))
 
     def _main_person(self) -> int | None:
         """Return the person with the most predictions, or without any the longest timeline."""

@@ -22,7 +22,10 @@ def recording_tables(result: dict[str, Any]) -> list[Table]:
     tables = [] if frames is None else [_frames(result)]
     if "portions" in result:
         tables += [_portions(result["portions"]), _published(result)]
-    tables += [_timeline(result), _starts(result["starts"]), _recording_classes(result)]
+    tables.append(_timeline(result))
+    if result.get("instances"):
+        tables.append(_instances(result["instances"]))
+    tables += [_starts(result["starts"]), _recording_classes(result)]
     if frames is not None:
         tables += confusion_table(frames["confusion"], result["labels"], list(frames["classes"]))
     return tables
@@ -95,6 +98,18 @@ def _timeline(result: dict[str, Any]) -> Table:
     title = "Timeline" if result["frames"] is not None else f"{_title(result)}; timeline"
     columns = ("tIoU", "F1", "95 % from", "to", "mAP")
     return Table(title, columns, rows, tuple(notes), decimals=3)
+
+
+def _instances(found: dict[str, Any]) -> Table:
+    rows = tuple((t, found["f1"][t], number(found["mAP"][t])) for t in found["f1"])
+    notes = []
+    if found["instances"]:
+        notes = [
+            f"{counted(found['instances'], 'instance')}, {found['after_s']:.2f} s after their ends"
+            f" (median); {found['revised']:.0%} were revised later"
+        ]
+    title = "Instances as first reported"
+    return Table(title, ("tIoU", "F1", "mAP"), rows, tuple(notes), decimals=3)
 
 
 def _starts(starts: dict[str, Any]) -> Table:

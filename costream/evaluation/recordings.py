@@ -20,6 +20,7 @@ from costream.evaluation.metrics.frames import frame_scores
 from costream.evaluation.metrics.portions import portion_scores
 from costream.evaluation.metrics.segment_metrics import (
     detection_latency,
+    instance_scores,
     segment_scores,
     start_scores,
 )
@@ -139,6 +140,7 @@ class RecordingEvaluator:
                 frame_scores(stepwise, names, background, self._tolerance_s) if stepwise else None
             ),
             "segments": segment_scores(evaluated, actions),
+            "instances": instance_scores(stepwise, actions),
             "starts": start_scores(stepwise or evaluated, names, background),
             "latency": detection_latency(evaluated, actions),
             **self._of_protocol(stepwise),
@@ -164,6 +166,7 @@ class RecordingEvaluator:
             predictions,
             probabilities=kept(predictions.probabilities, self._columns),
             segments=tuple(s for s in predictions.segments if s.label in self._names),
+            instances=tuple(i for i in predictions.instances if i.label in self._names),
         )
         evaluated = align_truth(
             recording, predictions, self._names, self._background, self._ignored

@@ -155,6 +155,12 @@ class Segmenter:
         return self._open is not None and self._open.present
 
     @property
+    def unfinished(self) -> list[tuple[Segment, bool]]:
+        """Segments that are long enough and were not returned yet, and whether each is open."""
+        pieces = [piece for piece in (self._long, self._short) if piece is not None]
+        return [(segment, piece.open) for piece in pieces for segment in self._finished(piece)]
+
+    @property
     def label(self) -> str | None:
         """The label of the newest step, if one is open."""
         return None if self._open is None else self._labels[self._open.label]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import sys
 
 import pytest
@@ -41,6 +42,27 @@ def test_what_is_written_is_read_back(result, tmp_path):
         assert [s.label for s in again.segments] == [s.label for s in result.segments]
         assert [p.i for p in again.predictions] == [p.i for p in result.predictions]
         assert again.summary.steps == result.summary.steps
+
+
+def test_instances_end_as_the_timeline(result, tmp_path):
+    result.save(tmp_path / "a.jsonl")
+    for results in (result, costream.Results.read(tmp_path / "a.jsonl")):
+        reports = results.instances()
+        final = [(i.label, i.start_s, i.end_s) for i in reports if i.final]
+        wanted = [(s.label, s.start_s, s.end_s) for s in results.segments]
+        assert [x[0] for x in final] == [x[0] for x in wanted]
+        for found, segment in zip(final, wanted, strict=True):
+            assert found[1:] == pytest.approx(segment[1:], abs=0.13)  # a step at the end
+        earlier = results.instances(look_back_s=2.0)
+        assert all(a.start_s <= b.start_s for a, b in zip(earlier, reports, strict=True))
+    few = costream.Results(result.header, (), result.summary)
+    assert few.instances() == []
+    without = [dataclasses.replace(p, scores=None) for p in result.predictions]
+    with pytest.raises(UsageError, match="scores of all labels; run with scores=True"):
+        costream.Results(result.header, tuple(without), result.summary).instances()
+    several = dataclasses.replace(result.header, background=None)
+    with pytest.raises(UsageError, match="labels of cooadtr do not exclude one another"):
+        costream.Results(several, (), result.summary).instances()
 
 
 def test_tables(result):

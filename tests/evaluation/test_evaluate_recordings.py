@@ -120,8 +120,10 @@ def test_the_truth_agrees_with_itself(recordings):
     truth = recordings / "truth"
     found, _ = evaluated("--results", truth, "--labels", truth)
     assert found["segments"]["segments"] == 6
-    assert found["segments"]["f1"] == {"0.3": 1.0, "0.5": 1.0, "0.7": 1.0}
-    assert found["segments"]["mAP"] == {"0.3": None, "0.5": None, "0.7": None}  # no scores
+    overlaps = ("0.1", "0.25", "0.3", "0.5", "0.7", "0.75")
+    assert found["segments"]["f1"] == dict.fromkeys(overlaps, 1.0)
+    assert found["segments"]["mAP"] == dict.fromkeys(overlaps)  # no scores
+    assert found["instances"] is None
     assert (found["latency"]["found"], found["latency"]["median_s"]) == (1.0, 0.0)
     assert set(found["starts"]["mAP"].values()) == {1.0}
 

@@ -19,8 +19,9 @@ from costream.evaluation.metrics import Mask
 from costream.evaluation.metrics.bootstrap import Interval, Multiplicities, intervals
 from costream.evaluation.metrics.detection import best_precision_beyond, ranked_precision, take_best
 from costream.evaluation.truth import EvaluatedRecording
+from costream.runtime.instances import Instance, first_reports
 
-OVERLAPS = (0.3, 0.5, 0.7)  # tIoU
+OVERLAPS = (0.1, 0.25, 0.3, 0.5, 0.7, 0.75)  # tIoU
 TOLERANCES_S = tuple(range(1, 11))  # of action starts
 Timelines = Sequence[Sequence[Segment]]
 Event = TypeVar("Event", "Segment", "Start")
@@ -241,6 +242,44 @@ def segment_scores(
         },
         "classes": classes,
     }
+
+
+def instance_scores(
+    recordings: Sequence[EvaluatedRecording], labels: Sequence[str]
+) -> dict[str, Any] | None:
+    """Return F1 and mAP of instances at each tIoU as first reported, and how late they were.
+
+    None if no recording has any. ``revised``: the share that was corrected later; ``after_s``: the
+    median time from the end of an instance to its first report.
+    """
+    reports = [first_reports(recording.predictions.instances) for recording in recordings]
+    if not any(recording.predictions.instances for recording in recordings):
+        return None
+    predicted = [
+        recording.judgeable([_segment(instance) for instance in each])
+        for recording, each in zip(recordings, reports, strict=True)
+    ]
+    truth = [recording.segments for recording in recordings]
+    true_ones = [label for label in labels if any(_only(truth, label))]
+    last = [{i.number: i for i in r.predictions.instances} for r in recordings]
+    revised = [last[k][i.number].revised > 0 for k, each in enumerate(reports) for i in each]
+    waits = [i.known_s - _segment(i).end_s for each in reports for i in each]
+    return {
+        "instances": len(waits),
+        "revised": float(np.mean(revised)) if revised else None,
+        "after_s": float(np.median(waits)) if waits else None,
+        "f1": {str(t): _f1(predicted, truth, t) for t in OVERLAPS},
+        "mAP": {
+            str(t): _mean([segment_precision(predicted, truth, label, t) for label in true_ones])
+            for t in OVERLAPS
+        },
+    }
+
+
+def _segment(instance: Instance) -> Segment:
+    """Return an instance that has an end as a segment."""
+    end_s = instance.start_s if instance.end_s is None else instance.end_s
+    return Segment(instance.start_s, end_s, instance.label, instance.score)
 
 
 def start_scores(
