@@ -4,7 +4,8 @@ As SORT (Bewley et al., "Simple online and realtime tracking", 2016), without it
 object moves on along the line that fits where its centre was lately (as OC-SORT, Cao et al., 2023,
 trusts observations more than a filter), and keeps its size. Boxes are matched to objects of the
 same label by intersection over union, both made larger by as much as one may have moved unseen
-(C-BIoU, Yang et al., 2023). The matching is greedy, the best overlap first: after non-maximum
+(C-BIoU, Yang et al., 2023). Those that are left are matched where they were seen last, as they may
+have turned (the recovery of OC-SORT). The matching is greedy, the best overlap first: after non-maximum
 suppression few boxes compete for an object, so an optimal one hardly ever differs.
 """
 
@@ -22,6 +23,7 @@ from costream.core.records import Box
 _HISTORY_S = 0.6  # of the centres that a line is fitted to
 _PRIOR = 0.01  # squared seconds: weight of the assumption that a new object stands still
 _SPREAD = 0.35  # how far an unseen object may move per second, relative to the root of its area
+_STEP_S = 0.1  # objects may move more between steps that are further apart
 MAX_BOXES = 100  # per step
 PATIENCE_S = 1.5  # how long an object may be out of sight and keep its id
 
@@ -128,24 +130,41 @@ class ObjectTracker:
         """Match boxes to known objects, by index of the box; ``corners``: [n, 4]."""
         if not self._objects:
             return {}
-        predicted = np.stack([obj.corners for obj in self._objects])
-        predicted += np.array([obj.shift(time_s) for obj in self._objects])
-        shared = pairwise_iou(predicted, corners)
-        for row, one in enumerate(self._objects):
-            if spread := one.spread(time_s, self._before_s):
-                larger = spread * np.array([-1, -1, 1, 1])
-                shared[row] = pairwise_iou(predicted[row, None] + larger, corners + larger)[0]
+        seen = np.stack([obj.corners for obj in self._objects])
+        moved = np.array([obj.shift(time_s) for obj in self._objects])
+        spreads = [obj.spread(time_s, self._before_s) for obj in self._objects]
         labels = np.array([obj.label for obj in self._objects])
-        shared[labels[:, None] != np.array([box.label for box in boxes])] = -1
+        differ = labels[:, None] != np.array([box.label for box in boxes])
+        shared = _overlaps(seen + moved, corners, spreads)
+        matches = self._matched(np.where(differ, -1, shared), {})
+        # Those that did not go on along their line have turned or stopped: OC-SORT's recovery.
+        longest = [
+            obj.spread(time_s, max(self._before_s, time_s - _STEP_S)) for obj in self._objects
+        ]
+        shared = _overlaps(seen, corners, longest)
+        return self._matched(np.where(differ, -1, shared), matches)
+
+    def _matched(self, shared: Corners, matches: dict[int, _Object]) -> dict[int, _Object]:
+        """Return the matches, and those of the others by their overlap [objects, boxes]."""
+        taken = {obj.id for obj in matches.values()}
+        matches = dict(matches)
         which, of = np.nonzero(shared >= self._overlap)
-        free = set(which.tolist())
-        matches: dict[int, _Object] = {}
         for pair in np.argsort(-shared[which, of], kind="stable"):
-            row, box = int(which[pair]), int(of[pair])
-            if row in free and box not in matches:
-                free.remove(row)
-                matches[box] = self._objects[row]
+            obj, box = self._objects[int(which[pair])], int(of[pair])
+            if obj.id not in taken and box not in matches:
+                taken.add(obj.id)
+                matches[box] = obj
         return matches
+
+
+def _overlaps(objects: Corners, boxes: Corners, spreads: Sequence[float]) -> Corners:
+    """Return intersection over union [m, n], both enlarged by the spread of the object."""
+    shared = pairwise_iou(objects, boxes)
+    for row, spread in enumerate(spreads):
+        if spread:
+            larger = spread * np.array([-1, -1, 1, 1])
+            shared[row] = pairwise_iou(objects[row, None] + larger, boxes + larger)[0]
+    return shared
 
 
 def corners_of(boxes: Sequence[Box]) -> Corners:

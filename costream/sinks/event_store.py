@@ -112,6 +112,7 @@ _INSERT = (
     f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
     " ON CONFLICT (run, kind, key) DO UPDATE SET ended = coalesce(excluded.ended, ended)"
 )
+_NEWEST = "SELECT max(max(began, coalesce(ended, began))) FROM events WHERE run = ?"
 _NEW_RUN = (
     "INSERT INTO runs (feed, source, model, began, folder, pictures, header)"
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -291,21 +292,25 @@ class EventStore:
         return self._folder, self._pictures
 
     def _recover(self, base: sqlite3.Connection) -> None:
-        """Add the events that a run which was killed had written to its result file only."""
+        """End the runs of this feed that were killed, with the events in its result file only."""
         if self._folder is None:
             return
-        found = base.execute(
-            "SELECT id, began FROM runs WHERE feed = ? AND folder = ? AND ended IS NULL"
-            " ORDER BY id DESC LIMIT 1",
-            (self._feed, str(self._folder.resolve())),
-        ).fetchone()
-        if found is not None:
-            run, began_s = found
+        killed = base.execute(
+            "SELECT id, began FROM runs WHERE feed = ? AND folder = ? AND ended IS NULL",
+            (_valid(self._feed), _valid(str(self._folder.resolve()))),
+        ).fetchall()
+        for run, began_s in killed:
             files = [*parts(self._folder, self._feed), self._folder / f"{self._feed}.jsonl"]
             for record in _newest_records(reversed(files), began_s):
                 row = event_row(record, began_s)
                 if row is not None:
                     _insert(base, run, row)
+            newest = base.execute(_NEWEST, (run,)).fetchone()[0]
+            end_s = began_s if newest is None else newest
+            base.execute(
+                "UPDATE events SET ended = ? WHERE run = ? AND ended IS NULL", (end_s, run)
+            )
+            base.execute("UPDATE runs SET ended = ? WHERE id = ?", (end_s, run))
 
     def _prune(self, base: sqlite3.Connection) -> None:
         """Delete the events that are older than the files that are kept."""

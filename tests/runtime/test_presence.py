@@ -258,7 +258,7 @@ def test_what_rules_about_places_mean(text: str, fields: dict[str, Any]) -> None
     [
         ("person in", "the name of a zone or line"),
         ("in door", "a label"),
-        ("person in door until 0.5", "'for' or 'every'"),
+        ("person in door until 0.5", "'for', 'every', "),
         ("car crosses gate for 5s", "'every'"),
         ("count(person) >= 0", "an integer of at least 1"),
         ("count(person in) >= 3", "the name of a zone"),

@@ -158,3 +158,18 @@ def test_the_order_of_the_boxes_does_not_matter(
         seen = tracker.update(step * STEP_S, boxes)
         again = other.update(step * STEP_S, mixed)
         assert sorted(seen, key=repr) == sorted(again, key=repr)
+
+
+@pytest.mark.parametrize("rate_hz", [4, 10])
+def test_a_person_who_turns_round_keeps_the_id(rate_hz: float) -> None:
+    """At once, and also where a busy machine leaves steps out: a box is no longer on its line."""
+    tall = 200.0
+    for speed in (0.3 * tall, 0.6 * tall):  # 0.5 and 1 m/s
+        tracker, seen = ObjectTracker(), set()
+        for k in range(int(12 * rate_hz)):
+            way = speed * abs((k / rate_hz + 2) % 4 - 2)  # to and fro, every 2 s
+            (found,) = tracker.update(
+                k / rate_hz, [Box(way, 0, way + 0.4 * tall, tall, 0.9, "person")]
+            )
+            seen.add(found.id)
+        assert seen == {1}

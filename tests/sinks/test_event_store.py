@@ -132,6 +132,17 @@ def written_events(folder: Path, feed: str) -> set[tuple[str, float]]:
     return found
 
 
+def test_a_run_that_was_killed_and_its_visits_are_ended_by_the_next(tmp_path):
+    path = tmp_path / "e.sqlite"
+    for began_s in (NOON, NOON + DAY_S):  # the first is killed, the second is running
+        sink = store(path, began_s=began_s, folder=tmp_path)
+        sink.write(VISIT)
+        sink.write(Segment(21.0, 25.0, "a", 0.9))
+    first, second = (event.ended_s for event in find_events(path, "visit"))
+    assert (first, second) == (NOON + 25.0, None)
+    sink.close(SUMMARY)
+
+
 @pytest.mark.slow
 def test_kills_lose_no_event_and_store_and_files_agree(tmp_path):
     """Two processes write to one store, are killed at random moments, and started again."""
