@@ -5,8 +5,8 @@ object moves on along the line that fits where its centre was lately (as OC-SORT
 trusts observations more than a filter), and keeps its size. Boxes are matched to objects of the
 same label by intersection over union, both made larger by as much as one may have moved unseen
 (C-BIoU, Yang et al., 2023). Those that are left are matched where they were seen last, as they may
-have turned (the recovery of OC-SORT). The matching is greedy, the best overlap first: after non-maximum
-suppression few boxes compete for an object, so an optimal one hardly ever differs.
+have turned (the recovery of OC-SORT). The matching is greedy, the best overlap first: after
+non-maximum suppression few boxes compete for an object, so an optimal one hardly ever differs.
 """
 
 from __future__ import annotations
