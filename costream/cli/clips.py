@@ -15,7 +15,7 @@ from costream.cli.completers import file_names
 from costream.core.clock import format_time
 from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError, say
 from costream.core.formatting import counted
-from costream.core.records import Header, Segment, plain
+from costream.core.records import Header, Segment
 from costream.core.spelling import folded
 from costream.options.values import seconds
 
@@ -197,6 +197,7 @@ def _paths(cuts: Sequence[_Cut], folder: Path, *, exact: bool) -> list[Path]:
 def _clip(cut: _Cut, path: Path, *, exact: bool) -> dict[str, object]:
     """Write a clip and its picture; return its row of the table."""
     from costream.runtime.cutting import PICTURE, copy_clip, exact_clip, picture, sound_clip
+    from costream.sinks.tables import csv_cell
     from costream.sources.base import SourceOptions
 
     stream, channel = (cut.header.options.get(name) for name in ("stream", "channel"))
@@ -220,4 +221,4 @@ def _clip(cut: _Cut, path: Path, *, exact: bool) -> dict[str, object]:
         "clip_end_s": begin_s + length,
         "length_s": length,
     }
-    return {name: "" if value is None else plain(value) for name, value in row.items()}
+    return {name: "" if value is None else csv_cell(value) for name, value in row.items()}

@@ -18,6 +18,7 @@ from costream.core.errors import UsageError, say
 from costream.core.formatting import short_time
 from costream.core.moments import parse_moment
 from costream.sinks.event_search import StoredEvent, find_events, stored_feeds
+from costream.sinks.tables import csv_cell
 
 _STORE = "events.sqlite"
 _COLUMNS = ("time", "feed", "kind", "what", "length", "score", "clip", "picture")
@@ -83,7 +84,8 @@ def command(
         print_json([event.to_json() for event in events])
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([_COLUMNS, *map(_cells, events)])
+        writer.writerow(_COLUMNS)
+        writer.writerows([csv_cell(cell) for cell in _cells(event)] for event in events)
     elif events:
         _print(events)
     if not events:

@@ -103,7 +103,8 @@ def find_events(
         if bound is not None:
             conditions.append(text)
             values.append(bound)
-    for column, wanted in (("feed", feeds), ("label", labels), ("kind", kinds)):
+    columns = (("feed", feeds), ("label COLLATE NOCASE", labels), ("kind", kinds))
+    for column, wanted in columns:
         if wanted:
             conditions.append(f"{column} IN ({', '.join('?' * len(wanted))})")
             values += wanted

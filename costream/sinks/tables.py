@@ -54,7 +54,7 @@ class CsvRows:
 
     def add(self, values: Iterable[Any], *, flush: bool = False) -> None:
         """Write a row; ``flush``: at once."""
-        self._csv.writerow([_cell(value) for value in values])
+        self._csv.writerow([csv_cell(value) for value in values])
         self._out.write(self._text.getvalue(), flush=flush)
         self._text.seek(0)
         self._text.truncate()
@@ -64,7 +64,7 @@ class CsvRows:
         self._out.finish()
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     """Return a value for a cell; a ' is put before text that spreadsheets take for a formula."""
     value = plain(value)
     if isinstance(value, str) and _FORMULA.match(value):
