@@ -39,7 +39,7 @@ _LATEST_S = 1e11  # of times: three thousand years; milliseconds since 1970 are 
 _OF_FILES = {"start", "end", "duration", "output", "format", "overwrite", "model", "weights"}
 # Options of ``load_model``
 _LOADING = ("weights", "device", "dtype", "threads", "licence", "pose", "provider")
-_OF_FILES |= {"on", "run", "post", "append"}  # of text
+_OF_FILES |= {"on", "run", "post", "append", "notify"}  # of text
 
 
 class RecordQueue:

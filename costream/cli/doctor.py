@@ -27,6 +27,7 @@ from costream.core.settings import PROJECT_FILE, user_config_path
 # extra -> (package on PyPI, module to import, purpose)
 EXTRAS = {
     "mqtt": ("paho-mqtt", "paho", "messages to an MQTT broker"),
+    "notify": ("apprise", "apprise", "alerts to services for messages"),
     "mic": ("sounddevice", "sounddevice", "microphone"),
     "flow": ("opencv-python-headless", "cv2", "optical flow"),
     "report": ("matplotlib", "matplotlib", "plots as PNG"),

@@ -85,6 +85,8 @@ def _without_secrets(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value if isinstance(value, (int, float, type(None))) else str(value)
     shown, path = display_name(value), path_of(value)
+    if name == "notify":
+        return f"{value.partition('://')[0]}://{HIDDEN}"
     if name == "post" and len(path) > 1:
         return f"{shown.partition(path)[0]}/{HIDDEN}"
     return shown

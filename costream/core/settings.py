@@ -33,19 +33,10 @@ AUTO = "auto"  # the name that stands for free models, by the kind of the source
 # are not taken from PROJECT_FILE, which may be part of a folder that another person has made.
 OUTWARD = frozenset(
     {
-        *(
-            "run",
-            "post",
-            "append",
-            "mqtt",
-            "metrics",
-            "web",
-            "ray_address",
-            "password_file",
-            "code",
-        ),
+        *("run", "post", "append", "notify", "mqtt", "metrics", "web"),
+        *("ray_address", "password_file", "code"),
         *("output", "overwrite", "snapshots", "keep", "state_dir", "status_file", "log_file"),
-        *("cache", "png", "code"),
+        *("cache", "png"),
     }
 )
 _LONGEST = 10_000_000  # bytes of a TOML file

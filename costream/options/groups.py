@@ -358,6 +358,13 @@ class AlertFlags(Group):
         variable=False,
         metavar="FILE",
     )
+    notify: tuple[str, ...] = texts_flag(
+        "--notify",
+        "Send each alert with its picture: ntfy://TOPIC, slack://..., frigate://HOST:5000, ...",
+        on=(*READ, *WATCH),
+        variable=False,
+        metavar="URL",
+    )
     clips: str | None = flag(
         "--clips",
         "Save a video of the seconds around each alert; without a value 5,5.",

@@ -9,15 +9,19 @@ import shlex
 import sys
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from costream.core.errors import OutputError, UsageError
-from costream.core.records import Alert
+from costream.core.records import Alert, VideoFrame
 from costream.runtime.alerts import actions
 from costream.runtime.alerts.actions import AlertEvent, AppendLine, PostJson, RunCommand
+from costream.runtime.alerts.notify import notifier
+from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.alerts.worker import ActionWorker
 from kit.runs import wait_until
 
@@ -246,6 +250,50 @@ def test_the_alert_is_posted_as_json():
     assert headers["Content-Type"] == "application/json"
     assert "Authorization" not in headers
     assert (body["feed"], body["label"], body["time_s"]) == ("cam1", "落下", 3.5)
+
+
+def test_frigate_gets_an_event_of_the_camera():
+    """As its HTTP API is documented: POST /api/events/CAMERA/LABEL/create."""
+    with Server([200, 500, 200]) as server:
+        action = notifier(server.url("", "").replace("http://", "frigate://"))
+        action.do(event("person / car"))
+        action._pauses_s = PAUSES_S
+        action.do(event())
+    path, _, body = server.requests[0]
+    assert path == "/api/events/cam1/person%20%2F%20car/create"
+    assert body["duration"] > 0  # else it would never end
+    assert (body["score"], body["sub_label"]) == (0.912, "fall>=0.8")
+    assert len(server.requests) == 3
+    assert action.name == f"Frigate at http://127.0.0.1:{server.server_port}"
+
+
+def test_notify_sends_the_picture_too():
+    """Needs the extra notify."""
+    pytest.importorskip("apprise")
+    frame = VideoFrame(0, 0.0, 0, lambda: np.zeros((48, 64, 3), np.uint8))
+    shown = replace(event("fall"), snapshot=AlertPicture(Scene(frame, (), ()), None))
+    with Server([200, 200, 403]) as server:
+        action = notifier(server.url("user:SECRET@", "/path").replace("http://", "json://"))
+        action.do(shown)
+        action.do(event("fall"))
+        with pytest.raises(OutputError) as error:
+            action.do(event("fall"))
+    (_, _, body), (_, _, plain), _ = server.requests
+    assert body["title"].startswith("cam1: fall ")
+    picture = base64.b64decode(body["attachments"][0]["base64"])
+    assert picture[:2] == b"\xff\xd8"
+    assert not plain["attachments"]
+    for text in (str(error.value), action.name):
+        assert "SECRET" not in text
+
+
+@pytest.mark.parametrize("url", ["no-service://x", "nothing", "", "frigate://", "slack://x"])
+def test_notify_refuses_what_is_no_service_without_its_url(url):
+    """Needs the extra notify."""
+    pytest.importorskip("apprise")
+    with pytest.raises(UsageError) as error:
+        notifier(url)
+    assert not url or url not in str(error.value)
 
 
 def test_credentials_go_as_basic_authentication_and_are_never_shown():

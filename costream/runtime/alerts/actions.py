@@ -262,12 +262,15 @@ class PostJson:
 
     def do(self, event: AlertEvent) -> None:
         """Send the alert. OutputError when it was not accepted."""
-        body = event.json.encode("utf-8", "backslashreplace")
-        problem = self._attempt(body)
+        self.send(event.json.encode("utf-8", "backslashreplace"))
+
+    def send(self, body: bytes, path: str = "") -> None:
+        """Send JSON to the URL, or to a path below it. OutputError when it was not accepted."""
+        problem = self._attempt(body, path)
         for pause_s in self._pauses_s:
             if problem is None or self._cancelled.wait(pause_s):
                 break
-            problem = self._attempt(body)
+            problem = self._attempt(body, path)
         if problem is not None:
             raise OutputError(problem, where=self.name)
 
@@ -276,12 +279,13 @@ class PostJson:
         self._cancelled.set()
         self._connections.cut()
 
-    def _attempt(self, body: bytes) -> str | None:
+    def _attempt(self, body: bytes, path: str) -> str | None:
         """Send once. Return None on success, else the reason; the caller may retry.
 
         OutputError when retrying would not help.
         """
-        request = Request(self._url, body, self._headers, method="POST")
+        url = self._url.rstrip("/") + path if path else self._url
+        request = Request(url, body, self._headers, method="POST")
         try:
             with self._opener.open(request, timeout=self._timeout_s):
                 return None

@@ -24,6 +24,7 @@ from costream.runtime.alerts.actions import (
     SaveSnapshot,
 )
 from costream.runtime.alerts.evaluator import RuleEvaluator
+from costream.runtime.alerts.notify import notifier
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
 from costream.runtime.alerts.snapshots import SUFFIX as PICTURE_SUFFIX
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
@@ -51,6 +52,7 @@ class _Feed:
     span: ClipSpan | None
     ring: PacketRing | None
     speech: SpeechLog | None = None  # clips with speech are not kept
+    pictured: bool = False  # an action sends pictures
     without: LogLimiter = field(default_factory=LogLimiter)  # logs alerts without a clip
 
 
@@ -106,7 +108,7 @@ class Alerts:
         span = options.clips
         ring = None if span is None else PacketRing(span.before_s + _LATE_S)
         speech = None if speech_clips or ring is None else SpeechLog(classes.labels)
-        self._feeds[feed] = _Feed(evaluators, workers, span, ring, speech)
+        self._feeds[feed] = _Feed(evaluators, workers, span, ring, speech, bool(options.notify))
 
     def ring(self, feed: str) -> PacketRing | None:
         """Return the packet buffer of this feed (for Connecting.keeper); None without clips."""
@@ -218,7 +220,7 @@ class Alerts:
         self, feed: str, now: datetime, label: str, scene: Scene | None
     ) -> AlertPicture | None:
         """Return the snapshot of an alert; None without a picture, or if no action uses it."""
-        if scene is None or not self._common:
+        if scene is None or not (self._common or self._feeds[feed].pictured):
             return None
         folder = self._snapshots
         if folder is None:
@@ -277,6 +279,7 @@ class AlertOptions:
     run: tuple[str, ...] = ()
     post: tuple[str, ...] = ()
     append: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
     clips: ClipSpan | None = None
 
     def actions(self, where: Callable[[str], str] = "--{}".format) -> dict[tuple[str, str], Action]:
@@ -285,7 +288,7 @@ class AlertOptions:
         Raises UsageError for a mistake in one, with ``where(key)`` as its name.
         """
         kinds: dict[str, Callable[[str], Action]]
-        kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine}
+        kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine, "notify": notifier}
         actions: dict[tuple[str, str], Action] = {}
         for key, kind in kinds.items():
             for text in getattr(self, key):
@@ -308,14 +311,16 @@ def read_options(
     returns the name of a value in messages. Raises UsageError for mistakes; runs and opens nothing.
     """
     rules = tuple(parse_rule(text, where("on")) for text in _texts(values, "on", where))
-    run, post, append = (_texts(values, key, where) for key in ("run", "post", "append"))
-    options = AlertOptions(rules, run, post, append, _span(values.get("clips"), where("clips")))
+    named = ("run", "post", "append", "notify")
+    run, post, append, notify = (_texts(values, key, where) for key in named)
+    span = _span(values.get("clips"), where("clips"))
+    options = AlertOptions(rules, run, post, append, notify, span)
     options.actions(where)
-    named = [key for key in KEYS if getattr(options, key)]
-    if named and not options.on:
+    given = [key for key in KEYS if getattr(options, key)]
+    if given and not options.on:
         raise UsageError(
             "actions or clips need a rule",
-            where=where(named[0]),
+            where=where(given[0]),
             hint="add one, as in: --on 'fall>=0.8 for 2s'",
         )
     return options

@@ -27,7 +27,7 @@ class AlertRules:
     def of(cls, options: Options, model: Model) -> AlertRules:
         """Return the rules of the options. Raises UsageError if one does not fit the model."""
         alerts = read_options(
-            {key: getattr(options, key) for key in ("on", "run", "post", "append")}
+            {key: getattr(options, key) for key in ("on", "run", "post", "append", "notify")}
         )
         for rule in alerts.on:
             if rule.kind != "label":

@@ -185,12 +185,12 @@ class WatchRun:
         """Return how a feed is read; ``zero_s``: time.monotonic() at 0 s of a resumed one."""
         reading = source_options(options, self._model, ())
         is_text = self._model.info.text
+        pictured = options.snapshots or options.mqtt or options.web or spec.alerts.notify
         return replace(
             reading,
             text="line" if is_text else None,
             arrival=is_text,
-            drawing=reading.drawing
-            or (BOX if options.snapshots or options.mqtt or options.web else None),
+            drawing=reading.drawing or (BOX if pictured else None),
             connecting=ConnectionOptions(
                 timeout_s=spec.timeout_s or options.timeout_s,
                 retries=options.retries,
