@@ -24,8 +24,8 @@ def _by_loop(x: Tensor, decay: Tensor, dim: int) -> Tensor:
     return torch.stack(out, dim)
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(1, 90), st.sampled_from([1, 7, 300]), st.integers(0, 2), st.booleans())
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 70), st.sampled_from([1, 7, 300]), st.integers(0, 2), st.booleans())
 def test_a_scan_is_the_loop(frames, width, dim, one_decay):
     with torch.enable_grad():
         shape = [2, width]
@@ -96,7 +96,6 @@ WINDOW, RECYCLED = "windowed attention", "recycling positions"
 NETS: dict[str, tuple[Any, tuple[int, ...], int, tuple[str, ...], int]] = {
     "ema": (nets.Ema, ROWS, 1, (), 0),
     "mamba": (nets.Mamba, ROWS, 1, (), 0),
-    "mamba stack": (lambda: nn.Sequential(nets.Mamba(), nets.Mamba()), ROWS, 1, (), 0),
     "rg-lru": (nets.RgLru, ROWS, 1, (), 0),
     "linear attention": (nets.LinearAttention, ROWS, 1, (), 0),
     "gated linear attention": (nets.GatedLinearAttention, ROWS, 1, (), 0),
@@ -214,8 +213,7 @@ def _remembered(memory: co.LongMemory, x: Tensor, y: Tensor) -> Tensor:
     return torch.stack(outs, 1)
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.97, 0.3])
-@pytest.mark.parametrize("scale", [1, 30])
+@pytest.mark.parametrize(("decay", "scale"), [(1.0, 1), (0.97, 30), (0.3, 1)])
 def test_a_long_memory_is_attention_to_all_rows(decay, scale):
     memory = co.LongMemory(6, 2, size=3, decay=decay).double()
     memory.queries.mul_(scale)

@@ -33,19 +33,24 @@ class EventfulState(State):
     kept: tuple[GatedState, ...]  # tokens before and after each block in the last exact frame
 
 
-def _kept_or_new(
-    x: Tensor, kept: GatedState, fresh: Sequence[bool], compute: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Return the results [B, N, O] for tokens [B, N, C], computed where a stream's have changed.
-
-    ``kept``: tokens and results of the last frame, which these become.
-    """
+def _changed(x: Tensor, kept: GatedState, fresh: Sequence[bool]) -> list[int]:
+    """Return the streams whose tokens [B, N, C] are not those that are kept."""
     check_shape(x.shape, kept.reference.shape)
     rows = []
     for k, (new, old) in enumerate(zip(x, kept.reference, strict=True)):
         # The first token is compared first: attention among all spreads a change to it.
         same = not fresh[k] and torch.equal(new[:1], old[:1]) and torch.equal(new, old)
         rows += [] if same else [k]
+    return rows
+
+
+def _kept_or_new(
+    x: Tensor, kept: GatedState, rows: Sequence[int], compute: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the results [B, N, O] for tokens [B, N, C], computed for these streams.
+
+    ``kept``: tokens and results, which these become.
+    """
     if len(rows) == len(x):
         new = compute(x)
         kept.buffer.copy_(new)
@@ -64,6 +69,7 @@ class _Step:
     policy: Policy | None
     operations: Operations
     fresh: Sequence[bool]
+    moving = False  # without a policy: the tokens of all streams have changed
     tokens = 0  # of the last frame
 
 
@@ -85,12 +91,15 @@ class _Gated(nn.Module):
         if step.policy is not None:
             block = state.blocks[self.number]
             return self.block.forward_step(row, block, step.fresh, step.policy, step.operations)
-        kept = state.kept[self.number]
+        if self.number and step.moving and not any(step.fresh):
+            out: Tensor = self.block(row, step.operations)  # kept once nothing has changed
+            return out
+        x, kept = row[:, 0], state.kept[self.number]
+        rows = _changed(x, kept, step.fresh)
+        if not self.number:
+            step.moving = len(rows) == len(x)
         out = _kept_or_new(
-            row[:, 0],
-            kept,
-            step.fresh,
-            lambda x: self.block(x[:, None], step.operations)[:, 0],
+            x, kept, rows, lambda some: self.block(some[:, None], step.operations)[:, 0]
         )
         return out[:, None]
 
