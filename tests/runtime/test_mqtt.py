@@ -27,7 +27,7 @@ from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch import mqtt
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.home_assistant import descriptions, states_of, topic_part
-from costream.runtime.watch.mqtt import MqttPublisher
+from costream.runtime.watch.mqtt import Enable, MqttPublisher
 from costream.weights_io.card import Card
 from kit.broker import Broker, Listener, needs_broker
 from kit.runs import records, wait_until
@@ -48,9 +48,11 @@ INFO = ModelInfo(CARD, "", (ModelHead(CARD, "", slice(None)),), box=(64, 48))
 VISIT = ZoneEvent(1.0, "front door", "enter", "person", 1, 0.0, 1, 1, 0)
 
 
-def publishing(url: str, specs: Sequence[FeedSpec] = SPECS) -> MqttPublisher:
+def publishing(
+    url: str, specs: Sequence[FeedSpec] = SPECS, enable: Enable = lambda *_: None
+) -> MqttPublisher:
     publisher = MqttPublisher(url)
-    publisher.begin(specs, INFO)
+    publisher.begin(specs, INFO, enable)
     return publisher
 
 
@@ -80,6 +82,7 @@ SCHEMA: dict[str, tuple[set[str], set[str]]] = {
          "device_class"},
     ),
     "binary_sensor": ({"state_topic"}, {"payload_on", "payload_off", "off_delay"}),
+    "switch": ({"state_topic", "command_topic"}, {"entity_category", "retain"}),
     "image": ({"image_topic"}, {"content_type"}),
 }  # fmt: skip
 
@@ -87,8 +90,8 @@ SCHEMA: dict[str, tuple[set[str], set[str]]] = {
 def test_descriptions_are_as_home_assistant_documents_them() -> None:
     found = list(descriptions(SPECS, "costream", "yolos-tiny"))
     kinds = [topic.split("/")[0] for topic, _ in found]
-    assert kinds == ["sensor", "image", "sensor", "sensor", "binary_sensor", "binary_sensor",
-                     "sensor"]  # fmt: skip
+    assert kinds == ["sensor", "image", "sensor", "sensor", "binary_sensor", "switch",
+                     "binary_sensor", "switch", "sensor"]  # fmt: skip
     silent = descriptions(SPECS, "costream", "cosounds", sound=True, pictures=False)
     assert "image" not in {topic.split("/")[0] for topic, _ in silent}
     ids = set()
@@ -147,9 +150,9 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         wait_until(lambda: heard.newest("site/a/door/label") == b"sit")
         assert len(heard.messages) == before + 1
         with Listener(broker) as late:  # what is retained
-            wait_until(lambda: len(late.messages) >= 7 + 9)
+            wait_until(lambda: len(late.messages) >= 9 + 11)
             topics = {topic for topic, _ in late.messages}
-        assert sum(topic.startswith("homeassistant/") for topic in topics) == 7
+        assert sum(topic.startswith("homeassistant/") for topic in topics) == 9
         assert not topics & {"site/a/door/alert", "site/a/door/event"}
         publisher.close()
         wait_until(lambda: heard.newest("site/a/status") == b"offline")
@@ -158,6 +161,28 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         dying._client.socket().close()  # as if the process was killed
         wait_until(lambda: heard.newest("costream/status") == b"offline")
         dying.close()
+
+
+@needs_broker
+def test_a_rule_is_switched_by_a_command_also_a_retained_one(tmp_path: Path) -> None:
+    alerts = Alerts()
+    alerts.add("door", RULES, RuleLabels(("person",), (0.5,), frozenset()), {"front door": "zone"})
+    with Broker(tmp_path) as broker, Listener(broker) as heard:
+        url = f"mqtt://127.0.0.1:{broker.port}"
+        specs = [SPECS[0]]
+        topic = "costream/door/rule/lost"
+        for state, said in (("ON", 1), ("OFF", 4)):  # before and after a restart
+            publisher = publishing(url, specs, alerts.enable)
+            wait_until(lambda said=said: len(heard.all(f"{topic}/enabled")) == said)
+            assert heard.newest(f"{topic}/enabled") == state.encode()
+            fired = [alerts.state("door", at_s, "lost", at_s) for at_s in (1.0, 40.0)]
+            assert sum(map(len, fired)) == (state == "ON")
+            alerts.state("door", 41.0, "live", 0.0)
+            publisher._client.publish(f"{topic}/set", "nonsense", retain=True)
+            publisher._client.publish(f"{topic}/set", "OFF", retain=True)
+            wait_until(lambda: heard.newest(f"{topic}/enabled") == b"OFF")
+            publisher.close()
+            alerts.enable("door", None, True)
 
 
 @needs_broker
@@ -199,19 +224,19 @@ def test_what_is_gone_since_the_last_watch_is_removed(tmp_path: Path) -> None:
         for other in (publishing(f"{url}/other"), first := publishing(url)):
             other.show(watch(seen, feed(HOSTILE, state="waiting", active="x")))
         wait_until(lambda: heard.newest("costream/door/zone/front door"))
-        wait_until(lambda: sum(t.startswith("homeassistant/") for t, _ in heard.messages) >= 14)
+        wait_until(lambda: sum(t.startswith("homeassistant/") for t, _ in heard.messages) >= 18)
         first.close()
         second = publishing(url, fewer)
         described = {f"homeassistant/{t}/config" for t, _ in descriptions(fewer, "costream", "x")}
 
         def retained() -> set[str]:
             with Listener(broker) as late:
-                wait_until(lambda: len(late.messages) >= 7 + 4)
+                wait_until(lambda: len(late.messages) >= 9 + 5)
                 time.sleep(0.2)
                 return {t for t, p in late.messages if p and t.startswith("homeassistant/")}
 
         wait_until(lambda: {t for t in retained() if "/costream_" in t} == described)
-        assert sum("/other_" in topic for topic in retained()) == 7
+        assert sum("/other_" in topic for topic in retained()) == 9
         with Listener(broker) as late:
             wait_until(lambda: late.newest("costream/door/label"))
             assert late.newest("costream/door/zone/front door") is None

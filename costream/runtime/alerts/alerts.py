@@ -59,7 +59,8 @@ class _Feed:
 class Alerts:
     """Returns the alerts to record and starts their actions, without ever waiting for them.
 
-    All methods are called by one thread; the buffers from ``ring`` are used by reader threads.
+    All methods but ``enable`` are called by one thread; the buffers from ``ring`` are used by
+    reader threads.
     """
 
     def __init__(
@@ -134,6 +135,12 @@ class Alerts:
         step = (time_s, scores, presence, meter)
         alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*step)]
         return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
+
+    def enable(self, feed: str, rule: str | None, enabled: bool) -> None:
+        """Let a rule of a feed (by its text; None: all of them) fire, or not; by any thread."""
+        for evaluator in self._feeds[feed].evaluators:
+            if rule in (None, evaluator.rule.text):
+                evaluator.enable(enabled)
 
     def holding(self, feed: str) -> dict[str, bool]:
         """Return for each rule of a feed whether its condition holds now."""

@@ -87,6 +87,7 @@ class RuleEvaluator:
         self._away = _Watched()
         self._there = _Watched()  # of "not in", "count" and levels
         self._fired_s = self._crossed_s = -math.inf
+        self._enabled = True
         self._newest_s = deque[float](maxlen=rule.most)  # times of the last alerts
         self.held = 0  # alerts that the pause of the rule has held back
         self._before = 0  # of these, those before the last alert
@@ -264,10 +265,14 @@ class RuleEvaluator:
         lasts = since_s is not None and time_s - since_s >= self.rule.for_s - SLACK_S
         return lasts and watched.counts and self._is_on_time
 
+    def enable(self, enabled: bool) -> None:
+        """Let the rule fire, or not; while it may not, its condition does not hold."""
+        self._enabled = enabled
+
     @property
     def _is_on_time(self) -> bool:
         times = self.rule.times
-        return times is None or times.contains(self._now())
+        return self._enabled and (times is None or times.contains(self._now()))
 
     def _admits(self, time_s: float, fired_s: float) -> bool:
         """Return whether the pause after ``fired_s``, and the most alerts in a time, admit one."""

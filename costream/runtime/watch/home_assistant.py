@@ -28,6 +28,11 @@ def topic_part(text: str) -> str:
     return quote(text.encode("utf-8", "surrogateescape"), safe=" ()@=,;!'")
 
 
+def switch_topic(feed: str, rule: str) -> str:
+    """Return the topic, below the prefix, of whether a rule may fire."""
+    return f"{topic_part(feed)}/rule/{topic_part(rule)}"
+
+
 def _slug(text: str) -> str:
     """Return a name for ids of Home Assistant; different names have different ids."""
     slug = re.sub(r"[^A-Za-z0-9-]+", "_", text)[:40]
@@ -129,9 +134,22 @@ def descriptions(
         for text in dict.fromkeys(rule.text for rule in feed.alerts.on):
             entity = {"name": shown(text), "state_topic": f"{base}/rule/{topic_part(text)}"}
             entities.append(("binary_sensor", f"rule_{_slug(text)}", entity))
+            entities.append(_switch(text, f"{prefix}/{switch_topic(feed.name, text)}"))
         for component, name, entity in entities:
             unique = {"unique_id": f"{node}_{name}"}
             yield f"{component}/{node}/{name}", {**common, **unique, **entity}
+
+
+def _switch(rule: str, topic: str) -> Entity:
+    """Return the switch of a rule. Its commands are retained, so that they outlast the watch."""
+    switch = {
+        "name": f"Alert {shown(rule)}"[:_LONGEST],
+        "command_topic": f"{topic}/set",
+        "state_topic": f"{topic}/enabled",
+        "entity_category": "config",
+        "retain": True,
+    }
+    return "switch", f"enabled_{_slug(rule)}", switch
 
 
 def _snapshot(base: str, prefix: str) -> Entity:

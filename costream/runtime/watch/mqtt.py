@@ -6,6 +6,7 @@ Topics below PREFIX (default: costream), where FEED, ZONE, LINE and RULE are per
 * ``FEED/label``, ``FEED/label/MODEL``, ``FEED/persons``, ``FEED/level``, ``FEED/zone/ZONE``,
   ``FEED/line/LINE``, ``FEED/rule/RULE``, ``FEED/snapshot``: states, retained, sent when they change
   (the level: at most every LEVEL_S) and all again at each connection (so QoS 0 is enough)
+* ``FEED/rule/RULE/enabled``: whether the rule may fire; ON or OFF to ``.../set`` changes it
 * ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
   QoS 1; while the broker is away, QUEUE of them wait
 
@@ -22,7 +23,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,6 +40,7 @@ from costream.runtime.watch.home_assistant import (
     described_state,
     descriptions,
     states_of,
+    switch_topic,
     topic_part,
 )
 
@@ -53,6 +55,7 @@ _PREFIX = "costream"
 _DISCOVERY = "homeassistant"
 _NO_TOPIC = re.compile(r"[+#\x00-\x1f]|^\$|^/|//|/$|^$")
 log = logging.getLogger("costream")
+Enable = Callable[[str, str, bool], None]  # feed, text of a rule, whether it may fire
 
 
 class MqttPublisher:
@@ -77,6 +80,7 @@ class MqttPublisher:
         self.dropped = 0  # alerts and events that came while the queue was full
         self._done = int(mqtt.MQTT_ERR_SUCCESS), int(mqtt.MQTT_ERR_NO_CONN)
         self._feeds: Sequence[FeedSpec] = ()
+        self._switches: dict[str, tuple[str, str]] = {}  # feed and rule by topic
         self._about: dict[str, Any] = {}  # for ``descriptions``
         self._states: dict[str, str | bytes] = {}  # by topic
         self._levels: dict[str, tuple[float, list[float]]] = {}  # by feed: last sent, powers since
@@ -103,10 +107,20 @@ class MqttPublisher:
         client.on_message = self._on_message
         client.connect_async(host, port, KEEP_ALIVE_S)
 
-    def begin(self, feeds: Sequence[FeedSpec], model: ModelInfo) -> None:
-        """Connect, and describe these feeds whenever there is a connection."""
+    def begin(self, feeds: Sequence[FeedSpec], model: ModelInfo, enable: Enable) -> None:
+        """Connect, and describe these feeds whenever there is a connection.
+
+        ``enable`` is called, by another thread, with a feed, a rule and whether it may fire.
+        """
         several = len(model.heads) > 1
-        self._feeds = feeds
+        self._feeds, self._enable = feeds, enable
+        self._switches = {
+            switch_topic(feed.name, rule): (feed.name, rule)
+            for feed in feeds
+            for rule in dict.fromkeys(rule.text for rule in feed.alerts.on)
+        }
+        for topic in self._switches:
+            self._state(f"{topic}/enabled", "ON")
         self._about = {
             "model": model.card.name,
             "heads": [head.card.name for head in model.heads] if several else [],
@@ -197,6 +211,8 @@ class MqttPublisher:
         self._described = {f"{_DISCOVERY}/{t}/config": dumps(payload) for t, payload in described}
         for topic, text in self._described.items():
             client.publish(topic, text, retain=True)
+        for topic in self._switches:
+            client.subscribe(f"{self._prefix}/{topic}/set")
         client.subscribe(f"{_DISCOVERY}/+/+/+/config")  # also what earlier watches described
         client.publish(f"{self._prefix}/status", "online", retain=True)
         with self._lock:
@@ -206,8 +222,14 @@ class MqttPublisher:
                 self._state(topic, value)
 
     def _on_message(self, client: Any, _: Any, message: Any) -> None:
-        """Remove descriptions of an earlier watch; restore descriptions that were removed."""
+        """Switch a rule; remove or restore descriptions of an earlier watch, and of this one."""
         topic, closed = str(message.topic), self._closed
+        switch = topic.removeprefix(f"{self._prefix}/").removesuffix("/set")
+        if switch in self._switches:
+            if message.payload in (b"ON", b"OFF"):
+                self._enable(*self._switches[switch], message.payload == b"ON")
+                self._state(f"{switch}/enabled", bytes(message.payload))
+            return
         if text := self._described.get(topic):
             if not message.payload and not closed:
                 client.publish(topic, text, retain=True)

@@ -126,7 +126,8 @@ class WatchRun:
                 if saved.age_s(time.time()) <= RESUME_S:
                     self._loop.rows.put(row, saved.state)
         if self._broker is not None:
-            self._broker.begin([channel.spec for channel in self._channels], self._model.info)
+            specs = [channel.spec for channel in self._channels]
+            self._broker.begin(specs, self._model.info, self._alerts.enable)
         if self._page is not None:
             names = [channel.spec.name for channel in self._channels]
             scenes = {c.spec.name: partial(_scene, c) for c in self._channels}
