@@ -42,8 +42,8 @@ class WrittenPart:
     """Sink that passes a part of the records on.
 
     ``events``: events at once; steps within AROUND_S of the start or the end of an event, without
-    costs; and one step every EVERY_S. Steps are HOLD_S late, and a crash loses those. ``steps``:
-    all but the costs. The header's options say which part it is.
+    costs; one step every EVERY_S; and all lines of text. Steps are HOLD_S late, and a crash loses
+    those. ``steps``: all but the costs. The header's options say which part it is.
     """
 
     def __init__(self, sink: Sink, part: Literal["events", "steps"]) -> None:
@@ -60,6 +60,8 @@ class WrittenPart:
         if self._part == "steps":
             if not isinstance(record, Compute):
                 self._sink.write(record)
+        elif isinstance(record, Prediction) and record.text is not None:
+            self._sink.write(record)
         elif isinstance(record, _OF_A_STEP):
             self._hold(record)
         else:

@@ -120,3 +120,12 @@ def test_write_steps_leaves_costs_out():
     kept = run(10, [], "steps")
     assert len(kept.times(Prediction)) == 40
     assert kept.times(Compute) == []
+
+
+def test_lines_of_text_are_all_written_at_once():
+    kept = Kept()
+    sink = WrittenPart(kept, "events")
+    sink.open(HEADER)
+    line = Prediction(0, 0.0, 0, None, (("error", 0.9),), text="disk full")
+    sink.write(line)
+    assert kept.records == [line]
