@@ -113,9 +113,8 @@ class Workspace:
 
     @property
     def origin(self) -> str:
-        """Name and licence of the base weights; empty for training from scratch."""
-        base = self.base.card
-        return "" if self.settings.scratch else f"{base.name} ({base.licence})"
+        """Name of the base weights, whose licence ``terms`` has; empty from scratch."""
+        return "" if self.settings.scratch else self.base.card.name
 
     def terms(self, examples: str) -> dict[str, Any]:
         """Return ``licence`` and ``licence_class`` of what is trained on these ``examples``.

@@ -136,8 +136,8 @@ def test_a_training_learns_and_its_weights_run(tmp_path: Path) -> None:
     card = read_card(output)
     assert card.labels == data_objects.KINDS
     assert card.frontend_arguments["box"] == [96, 96]
-    assert "started from nanodet" in card.trained_on
-    assert "backbone frozen" in card.trained_on
+    assert "started from nanodet, backbone frozen" in card.trained_on
+    assert "Apache-2.0" in card.licence
     scores = card.metrics["validation"]
     assert list(scores) == ["things", "nearest centroid of boxes"]
     assert scores["things"]["AP50"] > 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -13,36 +13,22 @@ from torch import Tensor, nn
 
 from costream.core.errors import UsageError
 from costream.evaluation.metrics.detection import DetectedBoxes
-from costream.models.build import build
 from costream.models.eventful.box_heads import pool
 from costream.models.images import Pixels
 from costream.models.objects.nanodet import BINS, STRIDES, NanoDetPlus, boxes_at
 from costream.nn.eventful.counts import Operations
 from costream.nn.suppression import suppress
-from costream.training.adaptation import Adaptation
 from costream.training.base import TrainingData, TrainSettings, TrainSetup, Workspace
 from costream.training.objects.album import Album
 from costream.training.objects.detector_card import DetectorResults
-from costream.training.objects.detector_training import (
-    figures,
-    fit_detector,
-    to_found,
-    to_truth,
-)
+from costream.training.objects.detector_fit import Learning, Seeing, baselines, train_detector
+from costream.training.objects.detector_training import to_found
 from costream.training.objects.image_augment import LabelledImage
 from costream.training.objects.image_views import Views
-from costream.training.objects.object_trainer import (
-    COMPARED,
-    MOST_VALIDATED,
-    ObjectTrainer,
-    before,
-    drawn_numbers,
-    number_of_steps,
-)
-from costream.training.objects.prototypes import Proposed, prototypes
+from costream.training.objects.object_trainer import ObjectTrainer
+from costream.training.objects.prototypes import Proposed
 from costream.training.objects.quality_losses import quality_loss
-from costream.training.optim import Schedule, device_of
-from costream.training.training_loop import TrainingRun
+from costream.training.optim import device_of
 from costream.weights_io.card import Card
 
 ENOUGH = 200  # images with which the backbone is trained too
@@ -92,35 +78,22 @@ class NanoDetTrainer(ObjectTrainer):
             frozen = len(data.training) < ENOUGH
         albums = [Album(side, card.labels, pixels.box) for side in (data.training, data.validation)]
         trained, checked = (Views(album, pixels, seed) for album in albums)
-        others = _baselines(setup, trained, checked, workspace) if data.validation else {}
-        parts = [network.exchange, network.coarsest, network.heads]
-        learning = nn.ModuleList(parts) if frozen else network
-        schedule = Schedule(number_of_steps(settings, data), BATCH, rate=1e-3, decay=0.05)
-        numbers = drawn_numbers(len(data.validation), MOST_VALIDATED, seed)
-
-        def validate() -> dict[str, float]:
-            network.eval()
-            seen = [checked.album.seen(number) for number in numbers]
-            found = [detect(network, pixels, picture) for picture in seen]
-            return figures(found, [to_truth(picture) for picture in seen], card.labels)
-
-        macs = partial(_count_macs, network, *trained.canvases[0])
-        adaptation = Adaptation(network, settings, schedule.steps, macs)
-        run = TrainingRun(seed, workspace.checkpoint, adaptation)
-        loss = partial(_batch_loss, network, trained, schedule.batch)
-        history = fit_detector(network, learning, loss, schedule, run, validate)
-        adaptation.finish()
-        network.requires_grad_(False)
-        seen = [checked.album.seen(number) for number in range(len(data.validation))]
-        groups = sorted({still.group for still in data.validation})
-        return DetectorResults(
-            {card.name: [detect(network, pixels, picture) for picture in seen], **others},
-            [to_truth(picture) for picture in seen],
-            [groups.index(still.group) for still in data.validation],
-            history,
-            adaptation,
-            frozen,
+        seeing = Seeing(
+            trained.album.seen,
+            checked.album.seen,
+            partial(detect, pixels=pixels),
+            partial(proposed, pixels=pixels),
         )
+        others = baselines(setup, data, workspace, seeing, _OVERLAP)
+        parts = [network.exchange, network.coarsest, network.heads]
+        learning = Learning(
+            nn.ModuleList(parts) if frozen else network,
+            BATCH,
+            loss=partial(_batch_loss, network, trained, BATCH),
+            macs=partial(_count_macs, network, *trained.canvases[0]),
+            frozen=frozen,
+        )
+        return train_detector(setup, data, workspace, learning, seeing, others)
 
 
 def _batch_loss(network: NanoDetPlus, views: Views, count: int, rng: np.random.Generator) -> Tensor:
@@ -133,35 +106,14 @@ def _batch_loss(network: NanoDetPlus, views: Views, count: int, rng: np.random.G
 
 
 @torch.no_grad()
-def detect(network: NanoDetPlus, pixels: Pixels, picture: LabelledImage) -> DetectedBoxes:
+def detect(network: NanoDetPlus, picture: LabelledImage, pixels: Pixels) -> DetectedBoxes:
     """Return a network's detections in an image, clipped to its edges."""
     (found,) = network.detect(pixels(picture.pixels[None].to(device_of(network))))
     return to_found(found, torch.tensor(picture.pixels.shape[1:]))
 
 
-def _baselines(
-    setup: TrainSetup, trained: Views, checked: Views, workspace: Workspace
-) -> dict[str, list[DetectedBoxes]]:
-    """Return the detections of the baselines by name: class means, and the base weights."""
-    network, pixels, card, _ = setup
-    base, settings = workspace.base, workspace.settings
-    if settings.scratch:
-        return {}
-    base_network = cast(NanoDetPlus, build(base.card, base.tensors)[0]).to(device_of(network))
-    base_network.eval()
-    numbers = drawn_numbers(len(trained.album.stills), COMPARED, settings.seed)
-    every = range(len(checked.album.stills))
-
-    def looks(album: Album, numbers: Sequence[int]) -> Iterator[Proposed]:
-        return (proposed(base_network, pixels, album.seen(number)) for number in numbers)
-
-    sides = looks(trained.album, numbers), looks(checked.album, every)
-    found = (detect(base_network, pixels, checked.album.seen(number)) for number in every)
-    return before(card, base.card, prototypes(*sides, len(card.labels), _OVERLAP), found)
-
-
 @torch.no_grad()
-def proposed(network: NanoDetPlus, pixels: Pixels, picture: LabelledImage) -> Proposed:
+def proposed(network: NanoDetPlus, picture: LabelledImage, pixels: Pixels) -> Proposed:
     """Return the boxes of the best scores of any class; features are means of the maps in a box."""
     device = device_of(network)
     image = pixels(picture.pixels[None].to(device))

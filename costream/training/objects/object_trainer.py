@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from costream.core.errors import UsageError
-from costream.evaluation.metrics.detection import DetectedBoxes
 from costream.labels.clips_with_boxes import read_boxes
 from costream.labels.examples import name_matcher
 from costream.models.build import build, new_network
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.eventful.counts import Operations
-from costream.training.adaptation import Adaptation, with_facts
+from costream.training.adaptation import with_facts
 from costream.training.base import (
     EARLY_STOPPING_NOTE,
     TrainedModel,
@@ -30,7 +28,6 @@ from costream.training.base import (
     Workspace,
     warn_of_unchecked,
 )
-from costream.training.baselines import PROTOTYPES
 from costream.training.card_text import card_text
 from costream.training.feature_cache import FeatureCache, example_key
 from costream.training.objects.album import (
@@ -46,21 +43,18 @@ from costream.training.objects.detector_card import (
     detection_table,
     validation_scores,
 )
+from costream.training.objects.detector_fit import Learning, Seeing, baselines, train_detector
 from costream.training.objects.detector_training import (
     PictureSupply,
     TokenSupply,
     detect_objects,
-    figures,
-    fit_detector,
     heads_of,
-    to_truth,
     tokens_loss,
 )
 from costream.training.objects.image_views import EncodedViews, Views
-from costream.training.objects.prototypes import proposed, prototypes
-from costream.training.optim import Schedule, device_of
+from costream.training.objects.prototypes import proposed
+from costream.training.optim import device_of
 from costream.training.report.detector_report import DetectorReport, objects_report
-from costream.training.training_loop import TrainingRun
 from costream.training.verdict import Held, group_text, score_verdict
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
@@ -68,12 +62,6 @@ from costream.weights_io.file import Weights
 log = logging.getLogger("costream")
 BATCH = 8  # maximum views of a step
 TOKENS = 8192  # maximum tokens of these views
-# Steps of a training; twice as many from scratch
-STEPS = 450
-STEPS_PER_IMAGE = 3
-MAX_STEPS = 900
-MOST_VALIDATED = 48  # maximum images of each validation during training
-COMPARED = 256  # maximum images that the class means are computed from
 
 
 class ObjectTrainer:
@@ -168,44 +156,30 @@ class ObjectTrainer:
         albums = [Album(side, card.labels, pixels.box) for side in (data.training, data.validation)]
         views = [Views(album, pixels, seed) for album in albums]
         trained, checked = (EncodedViews(view, network, card, workspace.cache) for view in views)
-        others = _baselines(setup, trained, checked, workspace) if data.validation else {}
-        learning: nn.Module = network
+        seeing = Seeing(trained.seen, checked.seen, detect_objects, proposed)
+        others = baselines(setup, data, workspace, seeing, network.roi_heads.overlap)
+        modules: nn.Module = network
         supply: TokenSupply | PictureSupply
         if settings.fine_tune:
             supply = PictureSupply(trained.views, network)
             # Encoded each time, without a cache: the backbone changes.
             nothing = FeatureCache(None, card, nn.ModuleList())
-            checked = EncodedViews(checked.views, network, card, nothing)
+            seeing = replace(
+                seeing, checked=EncodedViews(checked.views, network, card, nothing).seen
+            )
         else:
-            learning = heads_of(network)
+            modules = heads_of(network)
             supply = TokenSupply(trained)
         width, height = trained.views.canvases[0]
         batch = min(BATCH, max(1, TOKENS * network.patch**2 // (width * height)))
-        schedule = Schedule(number_of_steps(settings, data), batch, rate=1e-3, decay=0.05)
-        numbers = drawn_numbers(len(data.validation), MOST_VALIDATED, seed)
-
-        def validate() -> dict[str, float]:
-            seen = [checked.seen(number) for number in numbers]
-            found = [detect_objects(network, picture) for picture in seen]
-            return figures(found, [to_truth(picture) for picture in seen], card.labels)
-
-        macs = partial(_count_macs, network, height, width)
-        adaptation = Adaptation(network, settings, schedule.steps, macs)
-        run = TrainingRun(seed, workspace.checkpoint, adaptation)
-        loss = partial(tokens_loss, network, supply, batch)
-        history = fit_detector(network, learning, loss, schedule, run, validate)
-        adaptation.finish()
-        network.requires_grad_(False)
-        seen = [checked.seen(number) for number in range(len(data.validation))]
-        groups = sorted({still.group for still in data.validation})
-        return DetectorResults(
-            {card.name: [detect_objects(network, picture) for picture in seen], **others},
-            [to_truth(picture) for picture in seen],
-            [groups.index(still.group) for still in data.validation],
-            history,
-            adaptation,
-            not settings.fine_tune,
+        learning = Learning(
+            modules,
+            batch,
+            loss=partial(tokens_loss, network, supply, batch),
+            macs=partial(_count_macs, network, height, width),
+            frozen=not settings.fine_tune,
         )
+        return train_detector(setup, data, workspace, learning, seeing, others)
 
     def describe(
         self, setup: TrainSetup, result: DetectorResults, data: TrainingData, workspace: Workspace
@@ -266,60 +240,6 @@ def _image_identity(still: AnnotatedImage) -> list[Any]:
     """Return the identity of an annotated image as JSON values."""
     marks = [still.marks.boxes.tolist(), list(still.marks.labels), still.marks.relative]
     return [still.source, still.frame, still.group, example_key(still.example()), marks]
-
-
-def _baselines(
-    setup: TrainSetup, trained: EncodedViews, checked: EncodedViews, workspace: Workspace
-) -> dict[str, list[DetectedBoxes]]:
-    """Return the detections of the baselines by name: class means, and the base weights."""
-    network, _, card, _ = setup
-    base, settings = workspace.base, workspace.settings
-    if settings.scratch:
-        return {}
-    pictures = [checked.seen(number) for number in range(len(checked.views.album.stills))]
-    numbers = drawn_numbers(len(trained.views.album.stills), COMPARED, settings.seed)
-    sides = (
-        (proposed(network, trained.seen(number)) for number in numbers),
-        (proposed(network, picture) for picture in pictures),
-    )
-    means = prototypes(*sides, len(card.labels), network.roi_heads.overlap)
-    base_network = cast(ViTDet, build(base.card, base.tensors)[0]).to(device_of(network))
-    found = (detect_objects(base_network, picture) for picture in pictures)
-    return before(card, base.card, means, found)
-
-
-def before(
-    card: Card, base: Card, means: list[DetectedBoxes], found: Iterable[DetectedBoxes]
-) -> dict[str, list[DetectedBoxes]]:
-    """Return the detections of the baselines by name: class means, and of the ``base`` weights.
-
-    ``found``: of the base weights, only used if it has some of the labels.
-    """
-    out = {PROTOTYPES: means}
-    match = name_matcher(card.labels)
-    names = [match(label) for label in base.labels]
-    if any(names):
-        numbers = np.array([-1 if name is None else card.labels.index(name) for name in names])
-        out[f"{base.name}, before"] = [_renumbered(one, numbers) for one in found]
-    return out
-
-
-def number_of_steps(settings: TrainSettings, data: TrainingData) -> int:
-    """Return the number of steps of a training: more for more images, and from scratch."""
-    steps = min(MAX_STEPS, STEPS + STEPS_PER_IMAGE * len(data.training))
-    return settings.steps or steps * (2 if settings.scratch else 1)
-
-
-def drawn_numbers(count: int, most: int, seed: int) -> list[int]:
-    """Return at most ``most`` numbers below ``count``, drawn by the seed, in order."""
-    drawn = np.random.default_rng(seed).permutation(count)[:most]
-    return sorted(int(number) for number in drawn)
-
-
-def _renumbered(found: DetectedBoxes, numbers: Any) -> DetectedBoxes:
-    """Return detections with mapped labels, without those whose new number is -1."""
-    labels = numbers[found.labels]
-    return DetectedBoxes(found.boxes[labels >= 0], found.scores[labels >= 0], labels[labels >= 0])
 
 
 def _rows(name: str, fresh: Tensor, stored: Tensor, rows: Sequence[int | None]) -> Tensor:
