@@ -97,6 +97,10 @@ class StepResult:
     # Of all streams, by the names of models that share a budget; None: there is one model
     costs: Mapping[str, Cost] | None = None
 
+    def has_run(self, name: str) -> bool:
+        """Return whether a network has run in this step of one stream (B = 1)."""
+        return self.ran is None or name in self.ran[0]
+
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
         rows, one = len(self.warmup), slice(k, k + 1)
@@ -173,11 +177,15 @@ class Looks:
     """Settings of a stream whose detector or frontend looks only where something has moved.
 
     ``may``: whether the budget admits that a network runs now; the first look is always admitted.
-    None: it always does. ``pause_s``: shortest time between two looks.
+    None: it always does. ``pause_s``: shortest time between two looks. ``followed``: parts of the
+    picture (x1, y1, x2, y2; 0 to 1) with persons whose joints are followed, so that motion in them
+    is known. ``lost``: one of them is not found any longer since the newest look.
     """
 
     may: MayRun | None = None
     pause_s: float = 0.0
+    followed: Sequence[tuple[float, float, float, float]] = ()
+    lost: bool = False
 
 
 @runtime_checkable

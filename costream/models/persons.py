@@ -111,6 +111,14 @@ def with_persons(stream: Model, person: Model) -> PersonsModel:
     return kind(stream, person)
 
 
+def looks_of(model: Model, state: Any) -> Looks | None:
+    """Return when the detector of a stream looks; None if that does not depend on its persons."""
+    if not isinstance(model, PersonsModel) or model.crops or not model.boxes:
+        return None
+    looks: Looks | None = state.looks
+    return looks
+
+
 def _check_boxes(detector: Model, person: Model, name: str) -> None:
     """Raise ModelError unless a model takes the persons that a detector finds."""
     info, model, hint = person.info, person.info.card.name, None

@@ -48,10 +48,14 @@ class CropFinder:
     """
 
     keeps_row, skeletons, ran = False, None, None
+    followed, lost = (), False
 
-    def __init__(self, box: PixelSize, threshold_of: Callable[[str], float]) -> None:
-        """``box``: input size of the model. ``threshold_of``: least score of boxes by label."""
-        self._box, self._threshold_of = box, threshold_of
+    def __init__(self, box: PixelSize, detector: str, threshold_of: Callable[[str], float]) -> None:
+        """``box``: input size of the model. ``detector``: name of that of the stream.
+
+        ``threshold_of``: least score of boxes by label.
+        """
+        self._box, self._detector, self._threshold_of = box, detector, threshold_of
         self._tracker = ObjectTracker()
         self._crops: dict[int, _Crop] = {}
         self._scaler = VideoReformatter()
@@ -78,7 +82,8 @@ class CropFinder:
         self._frame, boxes = item, list(scene.objects[0])
         sure = [k for k, box in enumerate(boxes) if box.score >= self._threshold_of(box.label)]
         sure = sure[:MAX_BOXES]
-        tracked = self._tracker.update(item.time_s, [boxes[k] for k in sure])
+        looked = scene.has_run(self._detector)
+        tracked = self._tracker.update(item.time_s, [boxes[k] for k in sure], looked=looked)
         for k, box in zip(sure, tracked, strict=True):
             boxes[k] = box
         persons = [box for box in tracked if box.label == PERSON]

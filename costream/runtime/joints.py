@@ -11,9 +11,11 @@ import numpy as np
 from costream.core.records import Box, Data, SkeletonFrame, VideoFrame
 from costream.models.base import Model, NetworkRun, PersonFinder, PersonModel, StepResult
 from costream.models.persons import PERSON
+from costream.models.pose.estimator import Numbers
 from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of, shared_areas
 
 MOST = 8  # persons at one time
+TREMBLE = 0.03  # of the longer side of a person's joints: changes of edges that are noise
 SAME = 0.5  # share of the smaller of two boxes in the other, from which on they are of one person
 
 
@@ -22,6 +24,8 @@ class SkeletonFinder:
 
     keeps_row = True
     ran: NetworkRun | None = None  # its costs are not counted apart
+    followed: Sequence[tuple[float, float, float, float]] = ()  # of frames of a detector only
+    lost = False
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -76,8 +80,9 @@ class JointFinder(SkeletonFinder):
     """Tracks the boxes of a detector's results, and finds the joints of the persons in them.
 
     The boxes have numbers, and the joints of a person have the number of their box. A person who
-    was found in a box keeps its number while the joints or the box are followed. The boxes of a
-    step in which the detector has not looked are those of its newest look.
+    was found in a box keeps its number while the joints or the box are followed. In a step in which
+    the detector has not looked, boxes of persons with joints move with these, and the others are
+    those of its newest look.
     Implements ``persons.RowFinder``.
     """
 
@@ -95,6 +100,7 @@ class JointFinder(SkeletonFinder):
         self.known, self.present = {}, []
         self.skeletons: SkeletonFrame | None
         self._boxes: list[Box]  # of the newest look, those of sure objects with numbers
+        self._places: dict[int, tuple[int, Numbers]]  # in that look: box and joints of a person
         self._raw: list[int | None]  # numbers of these boxes by the tracker
         self._renamed: dict[int, int]  # numbers by those of the tracker, where they differ
         self._names: dict[int, int]  # numbers by those of the finder
@@ -110,20 +116,28 @@ class JointFinder(SkeletonFinder):
         assert scene is not None
         assert scene.objects is not None
         found = scene.objects[0]
-        looked = scene.ran is None or self._detector in scene.ran[0]
+        looked = scene.has_run(self._detector)
         if looked:
             self._track(item.time_s, found)
         boxes = [box for box in found if box.label == PERSON] if looked else None
-        skeletons = self._poses.find(item, boxes)
+        skeletons, before = self._poses.find(item, boxes), self.present
         self.ran = self._poses.ran
         slots = skeletons.persons or ()
         present = {n: k for k, n in enumerate(slots) if skeletons.scores[k].any()}
         self._names = {n: name for n, name in self._names.items() if n in slots}
+        pairs = self._pairs(skeletons, item, present) if looked else {}
         if looked:
-            self._name(present, self._pairs(skeletons, item, present))
+            self._name(present, pairs)
         numbers = tuple(self._names.get(n, 0) for n in slots)
         self._take(replace(skeletons, persons=numbers), numbers)
-        return replace(scene, objects=(tuple(self._boxes),))
+        self.lost = not looked and not set(before) <= set(self.present)
+        assert skeletons.places is not None
+        places = {n: skeletons.places[self.known[n]] for n in self.present}
+        self.followed = [(*p.min(0).tolist(), *p.max(0).tolist()) for p in places.values()]
+        if looked:
+            numbered = {self._names[n]: k for n, k in pairs.items()}
+            self._places = {n: (k, places[n]) for n, k in numbered.items()}
+        return replace(scene, objects=(tuple(self._moved(item, places)),))
 
     def govern(self, may: Callable[[float, float], bool]) -> None:
         """Ask ``may`` before joints are computed."""
@@ -136,8 +150,21 @@ class JointFinder(SkeletonFinder):
         self._forget()
 
     def _forget(self) -> None:
-        self._boxes, self._raw, self._renamed, self._names = [], [], {}, {}
+        self._boxes, self._raw, self._renamed, self._names, self._places = [], [], {}, {}, {}
+        self.followed, self.lost = [], False
         self.skeletons = None
+
+    def _moved(self, frame: VideoFrame, places: Mapping[int, Numbers]) -> list[Box]:
+        """Return the boxes of the newest look, moved as the joints of their persons have.
+
+        ``places``: of the joints of each person who is present.
+        """
+        size = np.array(frame.size or frame.rgb.shape[1::-1])
+        boxes = list(self._boxes)
+        for n, (k, then) in self._places.items():
+            if n in places:
+                boxes[k] = _moved_box(boxes[k], size * then, size * places[n])
+        return boxes
 
     def _track(self, time_s: float, found: Sequence[Box]) -> None:
         """Take the boxes of a look."""
@@ -201,3 +228,13 @@ class JointFinder(SkeletonFinder):
             if share[person, box] >= SAME and not taken:
                 out[numbers[person]] = rows[box]
         return out
+
+
+def _moved_box(box: Box, then: Numbers, now: Numbers) -> Box:
+    """Return a box whose edges move as those of joints [n, 2] do, beyond ``TREMBLE``."""
+    edges = [np.concatenate([joints.min(0), joints.max(0)]) for joints in (then, now)]
+    change = edges[1] - edges[0]
+    tremble = TREMBLE * np.ptp(then, 0).max()
+    shift = np.sign(change) * np.maximum(np.abs(change) - tremble, 0)
+    x1, y1, x2, y2 = (np.array((box.x1, box.y1, box.x2, box.y2)) + shift).tolist()
+    return replace(box, x1=x1, y1=y1, x2=x2, y2=y2)

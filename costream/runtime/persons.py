@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costream.core.records import Data, SkeletonFrame
-from costream.models.base import Cost, MayRun, Model, NetworkRun, PersonModel, StepResult
+from costream.models.base import Cost, Looks, MayRun, Model, NetworkRun, PersonModel, StepResult
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
 from costream.runtime.counters import add_costs
@@ -34,7 +34,8 @@ class RowFinder(Protocol):
 
     ``present``: numbers of the persons in the newest step, in the order in which they get rows if
     there are too many. ``known``: numbers of all persons who may still be there. ``skeletons``: of
-    the newest step, if it finds them. ``ran``: as of ``models.base.PersonFinder``.
+    the newest step, if it finds them. ``ran``: as of ``models.base.PersonFinder``. ``followed`` and
+    ``lost``: as of ``models.base.Looks``.
     """
 
     keeps_row: bool  # whether one row remains while nobody is there, so that each step has a result
@@ -50,6 +51,12 @@ class RowFinder(Protocol):
 
     @property
     def known(self) -> Container[int]: ...  # noqa: D102
+
+    @property
+    def followed(self) -> Sequence[tuple[float, float, float, float]]: ...  # noqa: D102
+
+    @property
+    def lost(self) -> bool: ...  # noqa: D102
 
     def begin(self, newest: int) -> None:
         """Continue numbering after ``newest``; call it before the first step."""
@@ -124,14 +131,19 @@ class PersonRows:
         self.state = self._model.init_state(len(self.numbers))
         self.state.load_tensors(tensors)
 
-    def step(self, item: Data, scene: StepResult | None = None) -> StepResult:
+    def step(
+        self, item: Data, scene: StepResult | None = None, looks: Looks | None = None
+    ) -> StepResult:
         """Return the results of a step, a row for each person; ``item``: skeletons or a frame.
 
         ``scene``: the result of a model for the whole picture or its sound, if there is one. Then
-        it is returned with the rows as its ``people`` and the costs of both.
+        it is returned with the rows as its ``people`` and the costs of both. ``looks``: of its
+        detector, if it does not look at each picture.
         """
         began = time.perf_counter()
         scene = self._finder.find(item, scene)
+        if looks is not None:
+            looks.followed, looks.lost = self._finder.followed, looks.lost or self._finder.lost
         self._change(item.time_s)
         found_s = time.perf_counter() - began
         rows = [self._finder.item(number) for number in self.numbers]
@@ -214,12 +226,12 @@ def person_rows(model: Model, options: Options) -> PersonRows:
 
     assert model.person.info.box is not None
     threshold_of = options.timeline(model.stream.info.heads[0].card).threshold_of
+    detector = model.stream.info.heads[0].card.name
     if not model.crops:
         person = cast(PersonModel, model.person)
-        detector = model.stream.info.heads[0].card.name
         joints = JointFinder(person.person_finder(MOST, detects=False), detector, threshold_of)
         return PersonRows(person, joints)
-    return PersonRows(model.person, CropFinder(model.person.info.box, threshold_of))
+    return PersonRows(model.person, CropFinder(model.person.info.box, detector, threshold_of))
 
 
 def _together(scene: StepResult, people: StepResult | None) -> StepResult:

@@ -14,7 +14,7 @@ from costream.core.clock import ItemClock, Resampler, Tick, TickItem
 from costream.core.errors import CostreamError, ExitCode, SourceError
 from costream.core.records import AudioBlock, Data, Gap, Item, SourceInfo, Summary, VideoFrame
 from costream.models.base import GatedModel, Model
-from costream.models.persons import PersonsModel
+from costream.models.persons import PersonsModel, looks_of
 from costream.options.options import Options
 from costream.runtime.budget import Controller, LookController, TokenController, controller
 from costream.runtime.masks import MaskPainter
@@ -183,7 +183,8 @@ class StreamRunner:
             if isinstance(self._controller, TokenController):  # its budget is that of the detector
                 self._controller.after(results[-1])
             if persons is not None:
-                results = [persons.step(*each) for each in zip(items, results, strict=True)]
+                pairs = zip(items, results, strict=True)
+                results = [persons.step(*pair, looks_of(self._model, self.state)) for pair in pairs]
             if isinstance(self._controller, LookController):
                 self._controller.after(results[-1])
         else:

@@ -383,7 +383,11 @@ class StreamRecorder:
         boxes = [box for box in found if is_among(box.label, only)]
         top = self._top(best_scores(boxes, card.labels), card.labels)
         self.top[entry.name] = tuple(scored for scored in top if scored[1] > 0)
-        sure = self._objects.update(tick, [box for box in boxes if box.score >= least(box.label)])
+        sure = self._objects.update(
+            tick,
+            [box for box in boxes if box.score >= least(box.label)],
+            looked=result.has_run(card.name),
+        )
         self.counters.add_numbers(numbers_of(sure))
         self.write(Objects(step, tick.time_s, tick.item.i, tick.item.pts, sure))
         self._write_all(self._objects.events())

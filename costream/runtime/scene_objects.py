@@ -31,11 +31,14 @@ class SceneObjects:
         """Continue numbering after ``newest``; call it before the first step."""
         self._tracker = ObjectTracker(newest=newest) if self._tracks else None
 
-    def update(self, tick: Tick, boxes: Sequence[Box]) -> tuple[Box, ...]:
-        """Take the boxes of a step, best first; return at most MAX_BOXES with number and zones."""
+    def update(self, tick: Tick, boxes: Sequence[Box], *, looked: bool) -> tuple[Box, ...]:
+        """Take the boxes of a step, best first; return at most MAX_BOXES with number and zones.
+
+        ``looked``: False if they are those of an earlier step.
+        """
         found = tuple(boxes[:MAX_BOXES])
         if self._tracker is not None:
-            found = self._tracker.update(tick.time_s, found)
+            found = self._tracker.update(tick.time_s, found, looked=looked)
         if self.presence is not None and isinstance(tick.item, VideoFrame):
             size = tick.item.size or tick.item.rgb.shape[1::-1]
             found = self.presence.update(tick.time_s, found, size)

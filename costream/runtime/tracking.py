@@ -91,6 +91,7 @@ class ObjectTracker:
         self._objects: list[_Object] = []  # by id
         self._ids = newest  # the last one that was assigned
         self._before_s = -np.inf  # time of the step before
+        self._newest: tuple[tuple[Box, ...], tuple[Box, ...]] = (), ()  # without ids, and with
 
     @property
     def known(self) -> frozenset[int]:
@@ -104,10 +105,18 @@ class ObjectTracker:
 
     def reset(self) -> None:
         """Forget the objects, as after a gap; later boxes get new ids."""
-        self._objects = []
+        self._objects, self._newest = [], ((), ())
 
-    def update(self, time_s: float, boxes: Sequence[Box]) -> tuple[Box, ...]:
-        """Return the boxes with ids, in the same order; ``time_s`` must increase between calls."""
+    def update(
+        self, time_s: float, boxes: Sequence[Box], *, looked: bool = True
+    ) -> tuple[Box, ...]:
+        """Return the boxes with ids, in the same order; ``time_s`` must increase between calls.
+
+        ``looked``: False if the boxes of the call before are repeated, because the detector has
+        not looked: they keep their ids and are not an observation of where the objects are.
+        """
+        if not looked and tuple(boxes) == self._newest[0]:
+            return self._newest[1]
         limit_s = min(time_s - self._patience_s, self._before_s) - SLACK_S
         self._objects = [obj for obj in self._objects if obj.seen_s >= limit_s]
         order = sorted(range(len(boxes)), key=lambda k: _rank(boxes[k]))
@@ -124,7 +133,9 @@ class ObjectTracker:
                 matches[k] = _Object.new(self._ids, box.label, corners[k], time_s)
                 self._objects.append(matches[k])
             ids[place] = matches[k].id
-        return tuple(replace(box, id=ids[place]) for place, box in enumerate(boxes))
+        numbered = tuple(replace(box, id=ids[place]) for place, box in enumerate(boxes))
+        self._newest = tuple(boxes), numbered
+        return numbered
 
     def _assign(self, time_s: float, boxes: Sequence[Box], corners: Corners) -> dict[int, _Object]:
         """Match boxes to known objects, by index of the box; ``corners``: [n, 4]."""

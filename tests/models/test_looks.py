@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.records import Compute, Objects, VideoFrame
-from costream.models.base import Cost, StepResult
-from costream.models.objects.looks import CELLS, GRID, brightness, moved_cells
+from costream.models.base import Cost, Looks, StepResult
+from costream.models.objects.looks import CELLS, GRID, DetectorState, brightness, moved_cells
 from costream.models.objects.model import DetectorModel
 from costream.options.budget import Budget, BudgetFile
 from costream.options.options import Options
@@ -113,6 +114,27 @@ def test_times_that_go_back_are_looked_at(sparing: Any, room: Any) -> None:
     state = sparing.init_state()
     sparing.step([frame(room[0], 9.0)], state)
     assert sparing.step([frame(room[0], 1.0)], state).ran == ({"nanodet": "age"},)
+
+
+def test_people_who_are_followed_need_fewer_looks_and_one_who_is_lost_needs_one() -> None:
+    """Joints on the left: motion there is known for half a second, on the right it is not."""
+    looks = Looks(pause_s=0.2)
+    state = DetectorState.zeros(1, looks)
+    still, left, right = (torch.zeros(GRID) for _ in range(3))
+    left[4:9, 4:7], right[4:9, 20:23] = 50.0, 50.0
+    state.frames += 1
+    state.hold(0, 0.0, still, (), {})
+    why = partial(state.why_look, 0, name="nanodet")
+    assert why(0.3, left) == "motion"
+    looks.followed = [(0.15, 0.2, 0.2, 0.35)]
+    assert why(0.3, left) is None
+    assert why(0.5, left) == "motion"
+    assert why(0.3, right) == "motion"
+    looks.lost = True
+    assert why(0.1, still) is None
+    assert why(0.2, still) == "lost"
+    state.hold(0, 0.2, still, (), {})
+    assert why(0.5, still) is None
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,28 @@ def test_joints_have_the_number_of_their_box() -> None:
     held = look(finder, 0.1, boxes, looked=False)
     assert held.objects == result.objects
     assert poses.given == [3, None]
+
+
+def test_between_looks_a_box_moves_with_the_joints_of_its_person() -> None:
+    finder, poses = make_finder()
+    poses.there = {0: (100, 200)}
+    boxes = [box_at(100, 200), box_at(300, 200), box_at(200, 200, "chair")]
+    look(finder, 0.0, boxes, looked=True)
+    assert finder.followed[0] == pytest.approx((80 / SIDE, 150 / SIDE, 120 / SIDE, 250 / SIDE))
+    poses.there = {0: (130, 190)}
+    result = look(finder, 0.1, boxes, looked=False)
+    assert result.objects is not None
+    moved = [replace(box, id=None) for box in result.objects[0]]
+    corners = [moved[0].x1, moved[0].y1, moved[0].x2, moved[0].y2]
+    assert corners == pytest.approx([105 - 3, 135 + 3, 155 - 3, 245 + 3], abs=1e-3)
+    assert moved[1:] == boxes[1:]
+    assert not finder.lost
+    poses.there = {}
+    assert look(finder, 0.2, boxes, looked=False).objects is not None
+    assert finder.lost
+    assert not finder.followed
+    look(finder, 0.3, [], looked=True)
+    assert not finder.lost
 
 
 def test_who_is_followed_keeps_the_number_when_the_box_is_lost() -> None:

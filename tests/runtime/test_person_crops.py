@@ -82,7 +82,7 @@ def test_a_row_is_the_network_alone_on_the_crops_of_its_person(make: Any) -> Non
     """Also when others come and go, in networks with a clock for the whole batch too."""
     model: StreamingModel = make()
     assert model.info.box is not None
-    finder = CropFinder(model.info.box, lambda label: 0.5)
+    finder = CropFinder(model.info.box, "nanodet", lambda label: 0.5)
     rows, alone = PersonRows(model, finder), {}  # type: ignore[var-annotated]
     seen: dict[int, list[int]] = {}
     for i, (frame, whole) in enumerate(walk(36)):
@@ -111,7 +111,7 @@ def test_a_row_is_the_network_alone_on_the_crops_of_its_person(make: Any) -> Non
 
 def test_nobody_has_no_row_and_there_are_at_most_so_many() -> None:
     model = load_model("cooadtr")
-    rows = PersonRows(model, CropFinder((128, 96), lambda label: 0.5))
+    rows = PersonRows(model, CropFinder((128, 96), "nanodet", lambda label: 0.5))
     frame, whole = scene(0)
     nothing = rows.step(frame, whole)
     assert (nothing.persons, nothing.people, nothing.nobody) == ((), None, True)
@@ -130,7 +130,7 @@ def test_nobody_has_no_row_and_there_are_at_most_so_many() -> None:
 
 
 def test_crops_are_inside_of_the_picture_and_follow_smoothly() -> None:
-    finder = CropFinder((40, 30), lambda label: 0.5)
+    finder = CropFinder((40, 30), "nanodet", lambda label: 0.5)
     at = finder._crops
     for i in range(30):
         x = 60.0 if i < 10 else 70.0
@@ -145,10 +145,12 @@ def test_crops_are_inside_of_the_picture_and_follow_smoothly() -> None:
     assert rgb.shape == (30, 40, 3)
     assert rgb[15, 20, 0] > 100 > rgb[15, 0, 0]  # the figure is in the middle
     for i, (x, y, height) in enumerate([(0, 0, 90), (319, 239, 90), (160, 120, 600)]):
-        other = CropFinder((40, 30), lambda label: 0.5)
+        other = CropFinder((40, 30), "nanodet", lambda label: 0.5)
         other.find(*scene(i, (float(x), float(y), float(height))))
         assert other.item(1).rgb.shape == (30, 40, 3)
-    tall = CropFinder((40, 30), lambda label: 0.5)  # a picture that is narrower than the crop
+    tall = CropFinder(
+        (40, 30), "nanodet", lambda label: 0.5
+    )  # a picture that is narrower than the crop
     rgb = np.zeros((300, 60, 3), np.uint8)
     frame = VideoFrame(0, 0.0, 0, lambda: rgb, size=(60, 300), earlier=(scene(1)[0],))
     found = (Box(10, 0, 50, 300, 0.9, "person"),)

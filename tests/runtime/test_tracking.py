@@ -36,6 +36,18 @@ def test_all_but_the_id_stays() -> None:
     assert tuple(replace(b, id=None) for b in seen) == boxes
 
 
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.integers(10, 24))
+def test_boxes_that_are_repeated_are_no_observation(repeats: list[int], speed: int) -> None:
+    """An object that moves fast, with and without repetitions of its box between looks."""
+    plain, held = ObjectTracker(), ObjectTracker()
+    for k, count in enumerate(repeats):
+        seen = [box(50.0 + speed * k), box(500.0, label="cup")]
+        expected = plain.update(0.2 * k, seen)
+        assert held.update(0.2 * k, seen) == expected
+        for m in range(count):
+            assert held.update(0.2 * k + 0.05 * (m + 1), seen, looked=False) == expected
+
+
 @pytest.mark.parametrize("label", ["car", "person"])
 def test_objects_that_cross_keep_their_ids(label: str) -> None:
     """They pass through one another, so near that only their speed tells which is which."""

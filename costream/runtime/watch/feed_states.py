@@ -8,7 +8,7 @@ from typing import Any
 from costream.core.places import Place
 from costream.core.records import Data
 from costream.models.base import GatedModel, Model, StepResult
-from costream.models.persons import PersonsModel
+from costream.models.persons import PersonsModel, looks_of
 from costream.runtime.budget import Controller, LookController, TokenController
 from costream.runtime.persons import PersonRows
 
@@ -106,7 +106,7 @@ class FeedStates:
         if isinstance(throttle, TokenController):  # its budget is that of the detector
             throttle.after(result)
         if persons is not None:
-            result = persons[row].step(item, result)
+            result = persons[row].step(item, result, looks_of(self._model, state))
         if isinstance(throttle, LookController):
             throttle.after(result)
         return result
