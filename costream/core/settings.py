@@ -35,7 +35,7 @@ OUTWARD = frozenset(
     {
         *("run", "post", "append", "notify", "mqtt", "metrics", "web"),
         *("ray_address", "password_file", "code"),
-        *("output", "overwrite", "snapshots", "keep", "state_dir", "status_file", "log_file"),
+        *("output", "overwrite", "db", "snapshots", "keep", "state_dir", "status_file", "log_file"),
         *("cache", "png"),
     }
 )
