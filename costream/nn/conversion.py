@@ -89,6 +89,9 @@ def convert(
     return net
 
 
+_FILLED = ("new_zeros", "new_ones", "new_full")  # methods whose results have no numbers of a clip
+
+
 class _Builder:
     """Conversion of one network: a plan of nodes, made from a copy of it."""
 
@@ -111,7 +114,7 @@ class _Builder:
         self.window = window
         self.example = random_like(example)
         try:
-            graph = trace(self.root)
+            graph = trace(self.root, self.example)
         except Exception as error:
             raise untraceable(module, error) from error
         self.plan: _Plan = []
@@ -312,6 +315,8 @@ class _Builder:
 
         ``arguments``: used instead of the node's.
         """
+        if node.target in ("view", "reshape"):
+            arguments = self._open_sizes(node)
         make, inputs = self._call(node, arguments)
         numbers = tuple(v.number for v in inputs)
         timed = [v for v in inputs if v.axis is not None]
@@ -326,6 +331,10 @@ class _Builder:
             self.values[node] = TracedValue(number, *results)
             return
         axes = _axes(results, several, shared)
+        if axes is None and node.target in _FILLED and results.short is not None:
+            number = self._add(make, numbers, timed=False)  # without frames
+            self.values[node] = TracedValue(number, *results)
+            return
         if axes is None:
             if all(v.is_one for v in timed):
                 self._in_head(node)
@@ -338,6 +347,24 @@ class _Builder:
         self.values[node] = TracedValue(
             number, short, long, None, axes[0], shared, once=once, each=each
         )
+
+    def _open_sizes(self, node: fx.Node) -> tuple[Any, ...]:
+        """Return the arguments of a view, with -1 for the size that has the number of frames.
+
+        A size may be that of frames before a delay, which are not as many.
+        """
+        given = tuple(node.args[1]) if isinstance(node.args[1], tuple | list) else node.args[1:]
+        changing = [
+            k
+            for k, size in enumerate(given)
+            if isinstance(size, fx.Node)
+            and isinstance(self.values[size].short, int)
+            and self.values[size].short != self.values[size].long
+        ]
+        if len(changing) != 1 or -1 in given:
+            return node.args
+        sizes = [-1 if k in changing else size for k, size in enumerate(given)]
+        return (node.args[0], *sizes)
 
     def _take_constant(
         self, node: fx.Node, make: Callable[[nn.Module], Call], inputs: Sequence[TracedValue]
@@ -364,9 +391,10 @@ class _Builder:
                 hint = "count frames with torch.ones_like(x).cumsum(dim)"
             what = f"{title(table.target)} has a row for each frame of the clip"
             return ConversionError(f"{what}, and a stream has no end", hint=hint)
-        return ConversionError(
-            "it does not treat every frame alone", hint=advice(self._name(self._cause(node)))
-        )
+        hint = advice(self._name(self._cause(node)))
+        if node.target in ("view", "reshape", "unflatten") and frames in node.args:
+            hint = f"its {frames} is the number of frames of the example: give the batch, and -1"
+        return ConversionError("it does not treat every frame alone", hint=hint)
 
     def _add_per_frame(
         self,
@@ -551,6 +579,8 @@ class _Builder:
                 function = root.get_submodule(str(target))
             elif op == "call_method":
                 function = getattr(torch.Tensor, str(target), None) or method(str(target))
+                if target == "view" and not isinstance(args[1], torch.dtype):
+                    function = torch.Tensor.reshape  # frames of a clip may lie apart
             return Call(function, args, kwargs)
 
         return make, [self.values[n] for n in order]
@@ -646,7 +676,13 @@ class _Builder:
     def check(self, net: Continual) -> ConversionReport:
         """Return the report; ConversionError unless the network does what it should."""
         report = ConversionReport(self.entries)
-        wanted = self.root(self.example)
+        try:
+            wanted = self.root(self.example)
+        except RuntimeError as error:
+            raise ConversionError(
+                f"its forward fails in double precision: {error}",
+                hint="make tensors from others: x.new_zeros(...), torch.zeros_like(x)",
+            ) from error
         wanted = wanted[0] if isinstance(wanted, tuple) else wanted
         exact = not any(c.approximation and not c.all_agree for c in self.changes)
         report.error = steps_against_clip(net, self.example)

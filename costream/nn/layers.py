@@ -300,9 +300,10 @@ class _Recurrent(Layer):
         """Return the initial state; ``clip``: one frame of one stream, [1, I, 1]."""
         out, hidden = self._run(clip, None)
         held = [zeros(batch_size, h.shape[1], h.shape[0], h.shape[2], like=h) for h in hidden]
-        empty = out.new_zeros([0 if k == self.axis else n for k, n in enumerate(out.shape)])
         if self.axis:
             empty = room(batch_size, out, self.axis, 0, merged=True)
+        else:  # streams first, as in all states
+            empty = zeros(batch_size, 0, out.shape[-1], like=out)
         return RecurrentState(zeros(batch_size), empty, tuple(held))
 
     def advance(self, x: Tensor, state: RecurrentState) -> Tensor:

@@ -164,6 +164,8 @@ class PartGraph(Part):
             states.append(state)
             merged = state.empty.shape[0] // batch_size
             shape = [1 if k == part.out_axis else n for k, n in enumerate(state.empty.shape)]
+            if part.out_axis == 0:
+                merged, shape[1] = 1, 1  # time first, then streams
             values.append(blank((merged, *shape[1:]), state.empty))
         empty = room(batch_size, values[-1], self.out_axis, 0, merged=True)
         frame = [n for k, n in enumerate(clip.shape) if k != self.axis]

@@ -61,6 +61,10 @@ def untraceable(module: nn.Module, error: Exception) -> ConversionError:
     hint = "its forward must not depend on values or sizes; see torch.fx"
     if any(text in str(error) for text in ("iterated", "as an integer")):
         hint = "a loop over frames, h = a * h + b, is co.scan(b, a, dim); others are RNN layers"
+    elif "'len'" in str(error):
+        hint = "use x.shape[0] in place of len(x)"
+    elif "positional argument" in str(error):
+        hint = "make tensors from others: x.new_zeros(...), torch.zeros_like(x)"
     if inside := [path for path, layer in module.named_modules() if _is_continual(layer)]:
         hint = f"{inside[0]} is continual already: convert a network of ordinary layers"
     return ConversionError(f"{type(module).__name__} cannot be traced: {error}", hint=hint)

@@ -54,7 +54,7 @@ def _layer(op: Operation) -> Change | None:
     if isinstance(layer, nn.RNNBase):
         if op.clip.dim() != 3 or axis != int(layer.batch_first):
             return None
-        if len(op.args) > 1 or op.kwargs:
+        if not all(_are_zeros(x) for x in (*op.args[1:], *op.kwargs.values())):
             raise ConversionError("it starts from a state", hint="leave the state out")
         kind.of(layer, axis)
         if op.with_states:
@@ -64,6 +64,13 @@ def _layer(op: Operation) -> Change | None:
     else:
         return _pooling(op, kind, layer, make) if kind in _RUNNING else _kernel(op, make)
     return Change(make)
+
+
+def _are_zeros(state: Any) -> bool:
+    """Return whether the first state of a recurrent layer is left out, or zeros."""
+    if isinstance(state, tuple | list):
+        return all(_are_zeros(x) for x in state)
+    return state is None or not bool(torch.as_tensor(state).any())
 
 
 def _with_states(part: Any) -> Part:

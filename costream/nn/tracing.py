@@ -26,13 +26,63 @@ class Tracer(fx.Tracer):
         leaf: bool = super().is_leaf_module(m, module_qualified_name)
         return leaf or rule_of(m, None) is not None
 
+
+class ClipTracer(Tracer):
+    """A tracer whose sizes stay open, so that clips may have any number of frames.
+
+    ``example``: tells how many values there are where sizes are unpacked (``*x.shape[-2:]``).
+    """
+
+    proxy_buffer_attributes = True  # tables that are sliced by sizes
+
+    def __init__(self, example: Tensor) -> None:
+        super().__init__()
+        self._example = example
+        self._values: dict[fx.Node, Any] = {}
+
     def proxy(self, node: fx.Node) -> Any:
         """Return the traced value of a node."""
         return AssignableProxy(node, self)
 
+    def iter(self, obj: Any) -> Any:
+        """Return the parts of a traced value that has several."""
+        count = self.count(obj)
+        return super().iter(obj) if count is None else (obj[k] for k in range(count))
+
+    def count(self, obj: Any) -> int | None:
+        """Return how many parts a traced value has, None for a tensor or a number."""
+        value = self._value(obj.node)
+        return len(value) if isinstance(value, tuple | list) else None
+
+    def _value(self, node: fx.Node) -> Any:
+        """Return the value of a node for the example."""
+        if node in self._values:
+            return self._values[node]
+        if node.op == "placeholder":
+            return self._example
+        if node.op == "get_attr":
+            return attribute(self.root, str(node.target))
+        args = fx.node.map_arg(node.args, self._value)
+        kwargs = fx.node.map_arg(node.kwargs, self._value)
+        if node.op == "call_module":
+            layer = self.root.get_submodule(str(node.target))
+            value = type(layer).forward(layer, *args, **kwargs)
+        elif node.op == "call_method":
+            value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            value = node.target(*args, **kwargs)  # type: ignore[operator]
+        self._values[node] = value
+        return value
+
 
 class AssignableProxy(fx.Proxy):
     """A traced value; after ``x[index] = value`` it is a copy with other numbers."""
+
+    tracer: ClipTracer
+
+    def __len__(self) -> int:
+        count = self.tracer.count(self)
+        return super().__len__() if count is None else count
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.node = self.tracer.create_proxy(
@@ -121,10 +171,10 @@ class ExampleProxy(fx.Proxy):
         return int(self.tracer.values[self.node])
 
 
-def trace(root: nn.Module) -> fx.Graph:
+def trace(root: nn.Module, example: Tensor) -> fx.Graph:
     """Return the graph of a network, which may be a single layer."""
     if rule_of(root, None) is None:
-        found = Tracer().trace(root)
+        found = ClipTracer(example).trace(root)
         for node in reversed([*found.nodes]):
             if node.target is operator.getitem and not node.users:  # y, _ = self.gru(x)
                 found.erase_node(node)

@@ -245,16 +245,40 @@ class LoopedScan(nn.Module):
 
 
 class SegmentShift(nn.Module):
-    """TSM as published: frames are in the batch, their number is a setting."""
+    """TSM in TSN as published: frames are in the batch. ``segments``: their number, or -1."""
 
-    def __init__(self, segments: int) -> None:
+    def __init__(self, segments: int = -1) -> None:
         super().__init__()
-        self.segments, self.conv = segments, nn.Conv2d(8, 8, 3, padding=1)
+        self.segments = segments
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.fc = nn.Linear(8, 4)
+
+    def shift(self, x: Tensor, batch: Any) -> Tensor:
+        nt, c, h, w = x.size()
+        x, fold = x.view(batch, self.segments, c, h, w), c // 8
+        out = torch.zeros_like(x)
+        out[:, :-1, :fold] = x[:, 1:, :fold]
+        out[:, 1:, fold : 2 * fold] = x[:, :-1, fold : 2 * fold]
+        out[:, :, 2 * fold :] = x[:, :, 2 * fold :]
+        return out.view(nt, c, h, w)
 
     def forward(self, x: Tensor) -> Tensor:
-        nt, c, h, w = x.flatten(0, 1).size()
-        x = x.flatten(0, 1).view(nt // self.segments, self.segments, c, h, w)
-        out = torch.zeros_like(x)
-        out[:, 1:, :1] = x[:, :-1, :1]
-        out[:, :, 1:] = x[:, :, 1:]
-        return self.conv(out.view(nt, c, h, w)).view(-1, self.segments, c, h, w)
+        batch = x.size(0)
+        y = F.relu(self.first(x.view(-1, 3, *x.shape[-2:])))
+        y = F.relu(self.second(self.shift(y, -1 if self.segments > 0 else batch)))
+        return self.fc(y.mean((2, 3))).view(batch, -1, 4).mean(1)
+
+
+class Sinusoidal(nn.Module):
+    """Rows with a buffer of positions, then an LSTM that begins with zeros, time first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.arange(50.0)[:, None] / 10_000 ** (torch.arange(6) / 6)
+        self.register_buffer("pe", torch.sin(angles)[None])
+        self.lstm, self.fc = nn.LSTM(6, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h0 = x.new_zeros(1, x.size(0), 5)
+        out, _ = self.lstm((x + self.pe[:, : x.size(1)]).transpose(0, 1), (h0, h0))
+        return self.fc(out[-1])
