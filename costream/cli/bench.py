@@ -228,6 +228,26 @@ def stream(
 
 
 @command.command()
+@click.option("--rounds", type=_SIZE, default=20, show_default=True, help=_REPETITIONS)
+@_threads
+@click.option("--share", is_flag=True, help="Print Markdown, to be pasted into an issue.")
+@json_option
+def card(rounds: int, threads: int, share: bool, as_json: bool) -> None:
+    """Measure the rows of the manual's table of speed on this machine, in some minutes.
+
+    \b
+    costream bench card --share
+    """
+    from costream.bench.card import card_table, to_markdown
+
+    table = card_table(rounds, threads)
+    if share:
+        click.echo(to_markdown(table))
+    else:
+        show([table], as_json)
+
+
+@command.command()
 @_model("cooadtr")
 @_weights
 @_device

@@ -60,8 +60,9 @@ class Finding:
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, shell_complete=file_names)
 @shared("rate_hz", "input_hz", "layout", "columns")
+@click.option("--tune", is_flag=True, help="Measure again which library multiplies faster.")
 @json_option
-def command(files: tuple[str, ...], as_json: bool, **values: Any) -> int:
+def command(files: tuple[str, ...], tune: bool, as_json: bool, **values: Any) -> int:
     """Check what works on this machine, or what FILES are taken for.
 
     Without FILES: what works, and what to install for the rest. What is missing and optional is
@@ -72,12 +73,18 @@ def command(files: tuple[str, ...], as_json: bool, **values: Any) -> int:
     rate, length, persons, joints and labels, what was assumed, and the command to use it. Exit
     code 3 if some cannot be read, 4 if none can.
 
+    With --tune: the products of models that were timed on this machine, timed again. Which library
+    multiplies is measured once, when a model first needs a product, and kept in the user's cache.
+
     \b
     costream doctor
+    costream doctor --tune
     costream doctor poses.csv labels.txt clip.mp4
     """
     if files:
         return _report(files, as_json, values)
+    if tune:
+        return _tune(as_json)
     findings = [
         *(*_core(), *_devices(), *_protocols(), *_weights(), *_extras()),
         *(*microphones(), *_surroundings()),
@@ -88,6 +95,25 @@ def command(files: tuple[str, ...], as_json: bool, **values: Any) -> int:
         _print(findings)
     broken = any(f.ok is False for f in findings)
     return int(ExitCode.MODEL if broken else ExitCode.OK)
+
+
+def _tune(as_json: bool) -> int:
+    """Measure the products again, print their times; return the exit code."""
+    from costream.core.tables import Table
+    from costream.models.blas import chosen, renew, times_file
+    from costream.runtime.torch_setup import prepare_torch
+
+    prepare_torch(1)
+    rows = tuple(
+        (name, times["torch"], times["numpy"], chosen(times)) for name, times in renew().items()
+    )
+    note = f"{times_file()}: a product is added when a model first needs it."
+    table = Table("products", ("sizes", "torch us", "numpy us", "taken"), rows, (note,))
+    if as_json:
+        print_json(table.to_json())
+    else:
+        click.echo(table.to_text() if rows else f"No product was timed. {note}")
+    return int(ExitCode.OK)
 
 
 def _report(files: Sequence[str], as_json: bool, values: Mapping[str, Any]) -> int:

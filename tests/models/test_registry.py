@@ -13,7 +13,6 @@ from costream.core.errors import ExitCode, ModelError, UsageError
 from costream.models import catalogue as registry
 from costream.models.build import save_model
 from costream.models.catalogue import (
-    fast_dtype,
     find_weights,
     list_models,
     load_model,
@@ -317,22 +316,3 @@ def test_a_file_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     Path("vivit.mp4").touch()
     with pytest.raises(ModelError, match=r"vivit.mp4: neither a model nor weights"):
         find_weights("vivit.mp4")
-
-
-@pytest.mark.parametrize(
-    ("name", "has_bfloat16", "dtype"),
-    [
-        ("nanodet", True, "bfloat16"),
-        ("nanodet", False, "float32"),
-        ("mn04", True, "float32"),
-    ],
-)
-def test_the_fast_precision_is_for_pictures_and_processors_that_have_it(
-    name, has_bfloat16, dtype, monkeypatch, caplog
-):
-    monkeypatch.setattr("costream.core.processor.has_fast_bfloat16", lambda: has_bfloat16)
-    card = read_card(find_weights(name))
-    with caplog.at_level("INFO"):
-        assert fast_dtype(card, "cpu") == dtype
-    assert f"{name} is" in caplog.text
-    assert dtype in caplog.text or "float32" in caplog.text

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from costream.core import processor
+from costream.models.catalogue import fast_dtype, find_weights
 from costream.runtime.batch import pool
+from costream.weights_io.file import read_card
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,21 @@ def test_fast_bfloat16_is_read_off_the_processors_flags(
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
     assert processor.has_fast_bfloat16() is fast
+
+
+@pytest.mark.parametrize(
+    ("name", "has_bfloat16", "dtype"),
+    [
+        ("nanodet", True, "bfloat16"),
+        ("nanodet", False, "float32"),
+        ("mn04", True, "float32"),
+    ],
+)
+def test_the_fast_precision_is_for_pictures_and_processors_that_have_it(
+    name, has_bfloat16, dtype, monkeypatch, caplog
+):
+    monkeypatch.setattr("costream.core.processor.has_fast_bfloat16", lambda: has_bfloat16)
+    card = read_card(find_weights(name))
+    with caplog.at_level("INFO"):
+        assert fast_dtype(card, "cpu") == dtype
+    assert f"{name} is" in caplog.text

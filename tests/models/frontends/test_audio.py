@@ -56,7 +56,7 @@ def test_any_chunks_give_the_same_as_the_clip(chunks, pool, made, gradients):
 @pytest.mark.parametrize("form", ["torch", "numpy"])
 @torch.inference_mode()
 def test_steps_in_float32_over_a_minute(form, monkeypatch):
-    monkeypatch.setattr(products, "prefers_numpy", lambda: form == "numpy")
+    monkeypatch.setattr(products, "prefers_numpy", lambda *_: form == "numpy")
     net, x = build(), sound(240)
     state = net.init_state()
     tokens = torch.stack([net.forward_step(x[:, k], state) for k in range(240)], 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +11,20 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
+from costream.__main__ import main
 from costream.models import blas as products
 
-# Prints the threads of NumPy's products, and whether they are preferred, as the command has them.
+# Prints the threads of NumPy's products, as the command has them.
 THREADS = """
 import sys
 from costream.__main__ import main
 main(["--version"])
 import numpy
 from threadpoolctl import threadpool_info
-from costream.models.blas import prefers_numpy
 print(max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"))
-print(prefers_numpy())
 """
+ONE_THREAD = [{"user_api": "blas", "internal_api": "openblas", "num_threads": 1}]
+SIZES = 4, 3, 2, 1
 
 
 @pytest.mark.slow
@@ -33,39 +34,73 @@ print(prefers_numpy())
 )
 def test_the_command_multiplies_on_one_thread() -> None:
     found = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
-    *_, threads, preferred = found.stdout.split()
-    assert threads == "1"
-    assert preferred == str(is_amd() and torch.backends.mkl.is_available())
+    assert found.stdout.split()[-1] == "1"
 
 
-def is_amd() -> bool:
-    described = Path("/proc/cpuinfo")
-    return "AuthenticAMD" in (described.read_text() if described.exists() else platform.processor())
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the file of times in an empty cache, on a machine with one thread of OpenBLAS."""
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: ONE_THREAD)
+    products.prefers_numpy.cache_clear()
+    return products.times_file()
+
+
+def stored(cache: Path) -> dict[str, dict[str, float]]:
+    (times,) = json.loads(cache.read_text()).values()
+    return times  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
-    ("library", "threads", "preferred"),
-    [("openblas", 1, True), ("openblas", 2, False), ("mkl", 1, False), (None, 1, False)],
+    ("library", "threads"), [("openblas", 2), ("mkl", 1), (None, 1), ("openblas", 1)]
 )
-def test_products_by_numpy_are_for_one_thread_of_openblas(
-    library: str | None, threads: int, preferred: bool, monkeypatch: pytest.MonkeyPatch
+def test_products_are_timed_if_numpy_has_one_thread_of_openblas(
+    library: str | None, threads: int, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools = [{"user_api": "openmp", "internal_api": "openmp", "num_threads": 4}]
     if library is not None:
         pools.append({"user_api": "blas", "internal_api": library, "num_threads": threads})
     monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: pools)
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "vendor_id : AuthenticAMD")
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert products.prefers_numpy.__wrapped__() is preferred
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "vendor_id : GenuineIntel")
-    assert products.prefers_numpy.__wrapped__() is False
+    products.prefers_numpy(*SIZES)
+    assert cache.exists() is ((library, threads) == ("openblas", 1))
+
+
+@pytest.mark.parametrize(("numpy_us", "preferred"), [(9.0, True), (9.6, False), (20.0, False)])
+def test_a_choice_is_made_once_and_renewed_by_doctor(
+    numpy_us: float, preferred: bool, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    products.prefers_numpy(*SIZES)
+    (name,) = stored(cache)
+    assert name == "4 x 3 x 2, 1 thread"
+    (machine,) = json.loads(cache.read_text())
+    cache.write_text(json.dumps({machine: {name: {"torch": 10.0, "numpy": numpy_us}}}))
+    products.prefers_numpy.cache_clear()
+    assert products.prefers_numpy(*SIZES) is preferred
+    assert main(["doctor", "--tune"]) == 0
+    assert name in capsys.readouterr().out
+    assert stored(cache)[name]["torch"] != 10.0
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"other machine": {}}'])
+def test_a_damaged_file_of_times_is_written_again(content: str, cache: Path) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text(content)
+    products.prefers_numpy(*SIZES)
+    assert len(products.stored_times()) == 1
+
+
+def test_without_a_cache_pytorch_multiplies(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.parent.parent.mkdir(exist_ok=True)
+    cache.parent.write_text("")  # a file where the folder should be
+    assert products.prefers_numpy(*SIZES) is False
 
 
 @pytest.mark.parametrize("by_numpy", [False, True])
 def test_a_product_reads_and_writes_where_its_tensors_are(
     by_numpy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "prefers_numpy", lambda: by_numpy)
+    monkeypatch.setattr(products, "prefers_numpy", lambda *_: by_numpy)
     a, b, out = torch.zeros(4, 3), torch.randn(3, 2), torch.zeros(4, 2)
     multiply = products.matrix_product(a, b, out)
     a.normal_()
