@@ -8,10 +8,14 @@ import torch
 
 from costream.models.oad.linear import LinearClassifier
 from costream.training.tokens.linear_head import (
+    CHANGE,
     KINDS,
+    MEAN,
+    SPREAD,
     Clip,
     HeadFitter,
     HeadKind,
+    HeldOut,
     fitted_bias,
     folds,
     why_few,
@@ -23,7 +27,7 @@ WIDTH, STEPS = 12, 8
 
 
 def clips(kind: str, count: int = 24, groups: int = 6, seed: int = 0) -> list[Clip]:
-    """Return clips of classes 1 and 2, which differ in the mean of a feature, or in its change."""
+    """Return clips of classes 1 and 2, which differ in the mean, change or spread of a feature."""
     rng = np.random.default_rng(seed)
     out = []
     for k in range(2 * count):
@@ -33,22 +37,27 @@ def clips(kind: str, count: int = 24, groups: int = 6, seed: int = 0) -> list[Cl
             rows[:, 0] += label
         elif kind == "change":
             rows[:, 0] += np.where(np.arange(STEPS) % 2, 1, -1) * (label == 2)
+        elif kind == "spread":  # as much change, up and down or in one direction
+            ramp = rng.choice([-1, 1]) * np.linspace(-7, 7, STEPS)
+            rows[:, 0] += ramp if label == 2 else np.where(np.arange(STEPS) % 2, 1, -1)
         tokens = torch.from_numpy(rows.astype(np.float32))
         out.append(Clip(tokens, np.arange(STEPS), label, f"film {k // 2 % groups}"))
     return out
 
 
-@pytest.mark.parametrize(("kind", "changes"), [("mean", False), ("change", True)])
-def test_the_kind_that_separates_the_classes_is_chosen(kind: str, changes: bool) -> None:
+@pytest.mark.parametrize("kind", ["mean", "change", "spread"])
+def test_the_kind_that_separates_the_classes_is_chosen(kind: str) -> None:
     fitter = HeadFitter(clips(kind), 3, 0)
     held = fitter.held_out()
     best = held.best()
     assert held.right(best).all()
-    assert kind == "mean" or best.changes == changes
+    assert kind == "mean" or best.pooled == {"change": CHANGE, "spread": SPREAD}[kind]
     head = fitter.head(best)
+    right = []
     for clip in clips(kind, seed=1):
         logits = head.forward_steps(clip.tokens[None], head.init_state()).logits[0]
-        assert int(logits.softmax(-1).mean(0).argmax()) == clip.label
+        right.append(int(logits[STEPS // 2 :].softmax(-1).mean(0).argmax()) == clip.label)
+    assert np.mean(right) > (0.9 if kind == "spread" else 0.99)
 
 
 def test_classes_that_are_alike_are_named_as_the_reason() -> None:
@@ -61,9 +70,18 @@ def test_classes_that_are_alike_are_named_as_the_reason() -> None:
         why_few(held, held.best(), few)
         == "a class has clips of only 2 groups (recordings, or --group)"
     )
-    good = clips("mean")
-    held = HeadFitter(good, 3, 0).held_out()
-    assert why_few(held, held.best(), good) == ""
+    kind, good = KINDS[0], clips("mean")
+    labels = np.array([clip.label for clip in good])
+    for shift, named, expected in (  # of the scores of class 2
+        (0.0, (), ""),
+        (0.5, (), "it ranks the classes well (area under the ROC curve 1.00), but its boundary is"),
+        (None, ("none", "kick", "punch"), "kick and punch look alike to this frontend, 24 of 48"),
+    ):
+        scores = np.zeros((len(good), 3))
+        scores[:, 1] = 0.7 if shift is None else np.where(labels == 1, 0.7, 0.3) + shift
+        scores[:, 2] = 1 - scores[:, 1]
+        assert why_few(HeldOut(labels, {kind: scores}), kind, good, named).startswith(expected)
+        assert bool(expected) == bool(why_few(HeldOut(labels, {kind: scores}), kind, good, named))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -74,10 +92,24 @@ def test_a_class_without_examples_is_never_the_answer(kind: HeadKind) -> None:
     assert (logits[0].argmax(1) != 0).all()
 
 
+def test_the_spread_of_a_window_is_its_standard_deviation_step_by_step() -> None:
+    """Also of large values that hardly vary, and at the beginning, where the window is not full."""
+    rows = torch.randn(2, 9, 3) * torch.tensor([1.0, 1e-2, 0.0]) + 100
+    head = LinearClassifier(3, 2, 4, changes=True, spread=True)
+    pooled = head.pool(rows, head.init_state(2))
+    expected = [rows[:, max(0, t - 3) : t + 1].double().std(1, correction=0) for t in range(9)]
+    torch.testing.assert_close(
+        pooled[..., 6:].double(), torch.stack(expected, 1), atol=1e-6, rtol=0
+    )
+    state = head.init_state(2)
+    steps = [head.pool(row[:, None], state)[:, 0] for row in rows.unbind(1)]
+    torch.testing.assert_close(torch.stack(steps, 1), pooled)
+
+
 def test_logistic_regression_is_that_of_all_numbers() -> None:
     """The optimum that is found in the space of the rows has no slope in any direction."""
     made = clips("mean")
-    head = HeadFitter(made, 3, 0).head(HeadKind(False, 0.1))
+    head = HeadFitter(made, 3, 0).head(HeadKind(MEAN, 0.1))
     rows = torch.stack([c.tokens.cumsum(0)[[3, 4, 6, 7]] for c in made])
     rows = (rows / torch.tensor([4.0, 5.0, 7.0, 8.0])[:, None]).double()
     flat = rows.flatten(0, 1)

@@ -41,9 +41,10 @@ class LinearClassifier(nn.Module):
         unit: whether the mean is divided by its Euclidean norm, so that the logits are cosines to
             the rows of the weight, times the norms of these.
         changes: whether the mean absolute difference of successive rows of the window follows the
-            mean, 2 C values together; 0 before the second row.
+            mean, C more values; 0 before the second row.
+        spread: whether the standard deviation of the rows of the window follows, C more values.
 
-    Raises ValueError unless the window is positive, and at least 2 with ``changes``.
+    Raises ValueError unless the window is positive, and at least 2 with ``changes`` or ``spread``.
     """
 
     delay = 0
@@ -56,13 +57,16 @@ class LinearClassifier(nn.Module):
         window: int = 1,
         unit: bool = False,
         changes: bool = False,
+        spread: bool = False,
     ) -> None:
         super().__init__()
-        if window < 1 + changes:
-            raise ValueError(f"window {window} is not positive, or 1 with changes")
-        self.window, self.unit, self.changes = int(window), bool(unit), bool(changes)
+        if window < 1 + (changes or spread):
+            raise ValueError(f"window {window} is not positive, or 1 with changes or spread")
+        self.window, self.unit = int(window), bool(unit)
+        self.changes, self.spread = bool(changes), bool(spread)
         self.input_width = int(input_width)
-        self.classifier = nn.Linear(input_width * (2 if changes else 1), num_classes)
+        width = input_width * (1 + self.changes + self.spread)
+        self.classifier = nn.Linear(width, num_classes)
 
     @property
     def receptive_field(self) -> int:
@@ -86,7 +90,10 @@ class LinearClassifier(nn.Module):
         return logits
 
     def pool(self, x: Tensor, state: NewestRows) -> Tensor:
-        """Take T feature rows [B, T, C], return mean and changes of T windows, [B, T, C or 2 C]."""
+        """Take T feature rows [B, T, C], return mean, changes and spread of T windows.
+
+        They are [B, T, C], [B, T, 2 C] or [B, T, 3 C].
+        """
         steps, window = x.shape[1], self.window
         rows = torch.cat([state.rows, x], 1)
         state.rows.copy_(rows[:, steps:])
@@ -96,14 +103,19 @@ class LinearClassifier(nn.Module):
             return x
         seen = (before + torch.arange(1, steps + 1)).clamp(max=window)[..., None].to(x)
         # Rows before a stream's first are zeros.
-        pooled = rows.unfold(1, window, 1).sum(-1) / seen
-        if not self.changes:
-            return pooled
-        places = torch.arange(1, rows.shape[1])
-        known = (places > window - 1 - before)[..., None].to(x.device)
-        moved = (rows[:, 1:] - rows[:, :-1]).abs() * known
-        change = moved.unfold(1, window - 1, 1).sum(-1) / (seen - 1).clamp(min=1)
-        return torch.cat([pooled, change], -1)
+        pooled = [rows.unfold(1, window, 1).sum(-1) / seen]
+        if self.changes:
+            places = torch.arange(1, rows.shape[1])
+            known = (places > window - 1 - before)[..., None].to(x.device)
+            moved = (rows[:, 1:] - rows[:, :-1]).abs() * known
+            pooled.append(moved.unfold(1, window - 1, 1).sum(-1) / (seen - 1).clamp(min=1))
+        if self.spread:  # in float64, as the difference of two large numbers may be small
+            exact = rows.double()
+            mean, squares = (
+                part.unfold(1, window, 1).sum(-1) / seen for part in (exact, exact.square())
+            )
+            pooled.append((squares - mean.square()).clamp(min=0).sqrt().to(x))
+        return torch.cat(pooled, -1)
 
     def forward_step(self, x: Tensor, state: NewestRows) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the logits [B, K].

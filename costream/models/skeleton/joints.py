@@ -28,9 +28,10 @@ from costream.models.skeleton.normalise import (
 from costream.nn import fast
 from costream.nn.state import State, zeros
 
-STREAMS = ("joint", "bone", "joint_motion", "bone_motion")
+STREAMS = ("joint", "bone", "joint_motion", "bone_motion", "bone_direction")
 NORMALISATIONS = ("none", "body", "ntu", "kinetics", "pyskl")
 IMAGE_SCALES = {"kinetics": (1.0, 1.0), "pyskl": (2.0, -2.0)}
+_SHORTEST = 1e-3  # length of a bone with a direction
 SLOTS = 8  # persons of a source; further ones are ignored
 
 
@@ -59,7 +60,9 @@ class JointStreams(nn.Module):
             other layouts are converted.
         axes: coordinates per joint, 2 or 3. ``persons``: P.
         streams: any of joint; bone, a joint minus its parent; joint_motion and bone_motion, this
-            step minus the previous one (zero at the first, and where nothing was detected before).
+            step minus the previous one (zero at the first, and where nothing was detected before);
+            bone_direction, a bone divided by its length, which the size and the distance of the
+            person do not change.
         normalise: "none"; "body" (see ``BodyNormaliser``); "ntu" (3 axes, layout ntu-25) and
             "kinetics" (2 axes), as 2s-AGCN and continual-skeletons prepare these datasets;
             "pyskl", as pyskl does for 2 axes and, with ntu-25, for 3.
@@ -200,7 +203,8 @@ class JointStreams(nn.Module):
     @cached_property
     def _loop(self) -> Callable[[Array, Sequence[Array]], Array] | None:
         """The compiled form of ``_step``; None for settings without one."""
-        if self.score is not None or not isinstance(self._normaliser, BodyNormaliser):
+        compiled = self.score is None and isinstance(self._normaliser, BodyNormaliser)
+        if not compiled or "bone_direction" in self.streams:
             return None
         from costream.models.skeleton.joint_kernels import joint_loop
 
@@ -244,8 +248,11 @@ class JointStreams(nn.Module):
         parts = {"joint": joint}
         if "joint_motion" in self.streams:
             parts["joint_motion"] = self._difference(joint, before, has & had)
-        if "bone" in self.streams or "bone_motion" in self.streams:
+        if any(name.startswith("bone") for name in self.streams):
             parts["bone"], has_bone = self._bones(joint, has)
+            parts["bone_direction"] = parts["bone"].copy()
+            length = np.linalg.norm(parts["bone"][..., : self.axes], axis=-1, keepdims=True)
+            parts["bone_direction"][..., : self.axes] /= np.maximum(length, _SHORTEST)
         if "bone_motion" in self.streams:
             earlier, had_bone = self._bones(before, had)
             parts["bone_motion"] = self._difference(parts["bone"], earlier, has_bone & had_bone)

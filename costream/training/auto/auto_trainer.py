@@ -140,7 +140,9 @@ class AutoTrainer(SequenceTrainer):
             {CENTROID: list(found.means[name][:, None])},
             setup=with_head(setup, head),
             how=f"Chosen: {name}, {chosen.kind}.{how}",
-            reason=why_few(HeldOut(labels, {chosen.kind: answers}), chosen.kind, clips),
+            reason=why_few(
+                HeldOut(labels, {chosen.kind: answers}), chosen.kind, clips, setup.card.labels
+            ),
             split=f"{counted(len(clips), 'example')} of {counted(len(set(groups)), 'group')}, held"
             " out in turn; frontend and head were chosen and fitted without them.",
             lines=tuple(_table(every, found, chosen, labels)),

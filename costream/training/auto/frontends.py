@@ -55,6 +55,7 @@ JOINTLY = (
 _JOINT_RATE_HZ = 15.0
 _BODY = "body-15"  # joints that all layouts have
 _STREAMS = ("joint", "bone", "joint_motion")
+_DIRECTIONS = ("bone_direction",)  # in video: sizes and distances of persons vary
 _MEMORY_S = 2.0  # of origin and heading of a body
 _SAMPLED = 8  # clips that are searched for people
 _PEOPLE = 0.5  # share of their steps with somebody, from which on joints are tried
@@ -230,7 +231,7 @@ def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> FrontendCho
     arguments = {
         "layout": layout,
         "axes": axes,
-        "streams": list(_STREAMS),
+        "streams": list(_DIRECTIONS if is_video else _STREAMS),
         "origin": steps,
         "heading": 0 if axes == 2 else steps,
         "min_score": 0.3,

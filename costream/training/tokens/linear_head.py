@@ -24,7 +24,8 @@ from costream.training.baselines import SHARPNESS, logistic_regression
 from costream.training.verdict import share_text
 
 FOLDS = 5
-PENALTIES = (0.1, 0.03, 0.003)  # of squared weights, relative to the mean loss
+PENALTIES = (0.1, 0.01, 0.001)  # of squared weights, relative to the mean loss
+MEAN, CHANGE, SPREAD = "mean", "mean and change", "mean and spread"  # of the rows of a window
 _MOST_STEPS = 64  # of a window
 _ROWS = 4  # of an example, at most: its steps are alike
 _MOST_ROWS = 1600  # of all examples
@@ -33,6 +34,7 @@ UNSEEN = 1e-7  # a class with less probability was not among the examples
 _SMALL = 0.01  # least spread of a feature, relative to the largest
 _GOOD = 0.7  # share of right answers that needs no explanation
 _FEW_GROUPS = 3
+_RANKS_WELL = 0.85  # area under the ROC curve from which on only the boundary is wrong
 _LEAST = 1e-6  # least probability in a logarithm
 _TEMPERATURES = 2.0 ** np.arange(-3.0, 4.0, 0.5)
 Probabilities = npt.NDArray[np.float64]
@@ -50,20 +52,25 @@ class Clip:
 
 @dataclass(frozen=True)
 class HeadKind:
-    """A way to fit a head; ``penalty`` None: class means."""
+    """A way to fit a head to MEAN, CHANGE or SPREAD; ``penalty`` None: class means."""
 
-    changes: bool
+    pooled: str
     penalty: float | None
 
     def __str__(self) -> str:
-        what = "mean and change" if self.changes else "mean"
         way = "nearest class mean" if self.penalty is None else "logistic regression"
-        return f"{way} of the {what} of the features"
+        return f"{way} of the {self.pooled} of the features"
+
+    def head(self, width: int, classes: int, window: int) -> LinearClassifier:
+        """Return a head of this kind for rows of ``width`` values, not fitted."""
+        unit = self.penalty is None
+        changes, spread = self.pooled == CHANGE, self.pooled == SPREAD
+        return LinearClassifier(width, classes, window, unit, changes, spread)
 
 
 KINDS = (
-    HeadKind(False, None),
-    *(HeadKind(changes, penalty) for changes in (False, True) for penalty in PENALTIES),
+    HeadKind(MEAN, None),
+    *(HeadKind(pooled, penalty) for pooled in (MEAN, CHANGE, SPREAD) for penalty in PENALTIES),
 )
 
 
@@ -104,8 +111,11 @@ def surprise(answers: Probabilities, labels: Sequence[int] | npt.NDArray[np.int6
     return float(np.mean([each[numbers == k].mean() for k in np.unique(numbers)]))
 
 
-def why_few(held: HeldOut, kind: HeadKind, clips: Sequence[Clip]) -> str:
-    """Return in words why held-out clips are often wrong; '' if they are not."""
+def why_few(held: HeldOut, kind: HeadKind, clips: Sequence[Clip], names: Sequence[str] = ()) -> str:
+    """Return in words why held-out clips are often wrong; '' if they are not.
+
+    ``names``: of the classes, to say which two are taken for each other most.
+    """
     right = held.right(kind)
     shares = [right[held.labels == k].mean() for k in np.unique(held.labels)]
     if np.mean(shares) >= _GOOD:
@@ -116,7 +126,36 @@ def why_few(held: HeldOut, kind: HeadKind, clips: Sequence[Clip]) -> str:
         return f"a class has clips of only {counted(fewest, 'group')} (recordings, or --group)"
     total, hits = len(right), int(right.sum())
     right_text = share_text(hits, total)
-    return f"the classes look alike to this frontend, {right_text} right across recordings"
+    answers = held.answers[kind]
+    area = ranking(answers, held.labels)
+    if area >= _RANKS_WELL:
+        return (
+            f"it ranks the classes well (area under the ROC curve {area:.2f}), but its boundary is"
+            f" off in other recordings, {right_text} right: examples of more recordings place it"
+        )
+    which = "the classes"
+    if names:
+        mistakes = np.zeros((len(names), len(names)), np.int64)
+        np.add.at(mistakes, (held.labels, answers.argmax(1)), 1)
+        np.fill_diagonal(mistakes, 0)
+        first, second = np.unravel_index((mistakes + mistakes.T).argmax(), mistakes.shape)
+        which = f"{names[first]} and {names[second]}"
+        which = which if len(groups) == 2 else f"{which}, most of all,"
+    return f"{which} look alike to this frontend, {right_text} right across recordings"
+
+
+def ranking(answers: Probabilities, labels: npt.NDArray[np.int64]) -> float:
+    """Return the area under the ROC curve of each class against the others, the mean of all.
+
+    It is the share of pairs, one clip of the class and one of another, whose answers [N, K] have
+    the right order: 1 if a boundary exists that is never wrong, 0.5 by chance. 1 with one class.
+    """
+    areas = []
+    for k in np.unique(labels):
+        inside, outside = answers[labels == k, k], answers[labels != k, k]
+        order = np.sign(inside[:, None] - outside[None])
+        areas.append(float((order.mean() + 1) / 2) if order.size else 1.0)
+    return float(np.mean(areas))
 
 
 class HeadFitter:
@@ -149,7 +188,8 @@ class HeadFitter:
         clips = self._clips
         labels = np.array([clip.label for clip in clips])
         out = HeldOut(labels, {k: np.zeros((len(clips), self._classes)) for k in KINDS})
-        alike = [[kind for kind in KINDS if kind.changes == c] for c in (False, True)]
+        pooled = (MEAN, CHANGE, SPREAD)
+        alike = [[kind for kind in KINDS if kind.pooled == what] for what in pooled]
         rows = [[self.rows(clip, kinds[0]) for clip in clips] for kinds in alike]
         for train, check in folds([clip.group for clip in clips], self._seed, count):
             for kinds, seen in zip(alike, rows, strict=True):
@@ -161,7 +201,7 @@ class HeadFitter:
 
     def rows(self, clip: Clip, kind: HeadKind) -> Tensor:
         """Return pooled rows [n, F] of a clip, as its steps see them."""
-        pooling = LinearClassifier(self._width, 1, self.window, changes=kind.changes)
+        pooling = kind.head(self._width, 1, self.window)
         pooled = pooling.pool(clip.tokens[None].float(), pooling.init_state())[0]
         last = len(clip.steps) - 1
         first = min(last, self.window) // 2  # means of fewer rows vary too much to learn from
@@ -171,16 +211,10 @@ class HeadFitter:
     def _fitted(
         self, rows: Sequence[Tensor], labels: Sequence[int], kinds: Sequence[HeadKind]
     ) -> list[LinearClassifier]:
-        """Return heads of several kinds, all with changes or all without."""
+        """Return heads of several kinds that are fitted to the same rows."""
         present, basis, heads = sorted(set(labels)), None, []
         for kind in kinds:
-            head = LinearClassifier(
-                self._width,
-                self._classes,
-                self.window,
-                unit=kind.penalty is None,
-                changes=kind.changes,
-            ).requires_grad_(False)
+            head = kind.head(self._width, self._classes, self.window).requires_grad_(False)
             nn.init.zeros_(head.classifier.weight)
             nn.init.constant_(head.classifier.bias, _ABSENT)
             if kind.penalty is None:
@@ -192,7 +226,7 @@ class HeadFitter:
             else:
                 if basis is None:
                     places = [present.index(label) for label in labels]
-                    parts = self._parts * (1 + kind.changes)
+                    parts = self._parts * (1 + (kind.pooled != MEAN))
                     basis = _Basis(rows, places, len(present), parts)
                 weight, bias = basis.logistic(kind.penalty)
                 head.classifier.weight[present], head.classifier.bias[present] = weight, bias

@@ -264,6 +264,7 @@ def with_head(setup: TrainSetup, head: LinearClassifier) -> TrainSetup:
         "window": head.window,
         "unit": head.unit,
         "changes": head.changes,
+        "spread": head.spread,
     }
     delay_s = (head.window - 1) / 2 / card.rate_hz
     card = replace(card, architecture="linear", arguments=arguments, delay_s=delay_s)

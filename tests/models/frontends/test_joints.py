@@ -15,7 +15,7 @@ from costream.models.skeleton.joints import SLOTS, JointStreams
 from costream.nn.fast import use_kernels
 from kit.paths import REFS
 
-EVERY = ["joint", "bone", "joint_motion", "bone_motion"]
+EVERY = ["joint", "bone", "joint_motion", "bone_motion", "bone_direction"]
 
 
 @pytest.fixture(autouse=True)
@@ -138,9 +138,9 @@ def test_ntu_equals_the_published_preparation() -> None:
     there = score.any(2)[..., 0]
     assert there.sum(0).tolist() == [9, 8]
     options = {"normalise": "ntu", "missing": "zero"}
-    frontend = JointStreams("ntu-25", persons=2, streams=EVERY, **options)
+    frontend = JointStreams("ntu-25", persons=2, streams=EVERY[:4], **options)
     got = frontend(torch.cat((raw, score), -1)[None])[0]
-    keys = ("pre_normalized", *EVERY[1:])
+    keys = ("pre_normalized", *EVERY[1:4])
     for key, part in zip(keys, got.split(3, -1), strict=True):
         expected = torch.from_numpy(given[key]).float().permute(1, 3, 2, 0)[: len(raw)]
         if "motion" in key:  # theirs is of the step after
@@ -261,7 +261,9 @@ def test_missing_joints_hold_their_place_or_are_zero() -> None:
     x[:, 1, :, 5] = 0
     x[:, :, :, 8] = 0
     held = body(streams=EVERY)(x)[0, :, 0]
-    joint, bone, motion, bone_motion = held.split(3, -1)
+    joint, bone, motion, bone_motion, direction = held.split(3, -1)
+    length = bone.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(direction * length, bone, rtol=0, atol=1e-5)
     assert torch.equal(joint[1, 5], joint[0, 5])
     assert not motion[1, 5].any()
     assert not joint[:, 8].any()
@@ -284,7 +286,7 @@ def test_motion_is_zero_at_the_start_and_when_somebody_comes_back() -> None:
 def test_scores_as_a_channel() -> None:
     x = clip(1, 4, 1, 18, 2)
     x[..., -1] = torch.rand(1, 4, 1, 18) * 0.8 + 0.2
-    options = {"axes": 2, "normalise": "kinetics", "missing": "zero", "streams": EVERY}
+    options = {"axes": 2, "normalise": "kinetics", "missing": "zero", "streams": EVERY[:4]}
     for score, of in (("difference", lambda a, b: a - b), ("mean", lambda a, b: (a + b) / 2)):
         tokens = JointStreams("openpose-18", score=score, **options)(x)[0, :, 0]
         joint, bone, motion, _ = (part[..., 2] for part in tokens.split(3, -1))
