@@ -203,8 +203,9 @@ class JointStreams(nn.Module):
     @cached_property
     def _loop(self) -> Callable[[Array, Sequence[Array]], Array] | None:
         """The compiled form of ``_step``; None for settings without one."""
-        compiled = self.score is None and isinstance(self._normaliser, BodyNormaliser)
-        if not compiled or "bone_direction" in self.streams:
+        if self.score is not None or "bone_direction" in self.streams:
+            return None
+        if not isinstance(self._normaliser, BodyNormaliser):
             return None
         from costream.models.skeleton.joint_kernels import joint_loop
 
