@@ -21,6 +21,11 @@ from costream.weights_io.file import SUFFIX, read_card
 from kit.paths import RESEARCH, ROOT, SHIPPED, WEIGHTS
 from kit.program import NOWHERE, environment
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 RESEARCH_MODULE = "costream_research_weights"
 SAMPLES = {"room.mp4", "corridor.mp4", "street.ogg", "band.ogg", "moves.csv"}
 MISSING = [name for name in ("hatchling", "build") if find_spec(name) is None]
@@ -142,6 +147,23 @@ def test_the_metadata_names_all_licences(wheel: Path) -> None:
     assert "Apache License" in texts["LICENSE"]
     assert all(path.name in texts["weights/LICENSES.md"] for path in WEIGHTS.glob("*.safetensors"))
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert metadata["Author"] == "costream developers"
+
+
+def test_the_extra_all_has_every_other_one() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = declared["optional-dependencies"]
+    named = {name for line in extras["all"] for name in line.split("]")[0][9:].split(",")}
+    assert named == extras.keys() - {"all", "test"}
+
+
+@pytest.mark.slow
+def test_the_files_to_publish_are_small_and_pass_the_checks_of_twine(released: Path) -> None:
+    pytest.importorskip("twine")
+    files = sorted(released.iterdir())
+    assert len(files) == 2
+    assert run(sys.executable, "-m", "twine", "check", "--strict", *files).count("PASSED") == 2
+    assert all(path.stat().st_size < 60e6 for path in files)
 
 
 @pytest.mark.slow

@@ -35,8 +35,7 @@ EXTRAS = {
     "ray": ("ray", "ray", "batches on several machines"),
     "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
     "text": ("tokenizers", "tokenizers", "tokenizer.json files"),
-    "keras": ("h5py", "h5py", "import of Keras checkpoints (HDF5)"),
-    "h5": ("h5py", "h5py", "joints of SLEAP and DeepLabCut in HDF5"),
+    "h5": ("h5py", "h5py", "joints of SLEAP and DeepLabCut, Keras checkpoints (HDF5)"),
     "c3d": ("c3d", "c3d", "markers of motion capture (C3D)"),
     "onnx": ("onnxruntime", "onnxruntime", "steps in ONNX: export, and faster video"),
 }

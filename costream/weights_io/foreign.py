@@ -245,7 +245,7 @@ def _load_hdf5(path: Path) -> dict[str, Any]:
     try:
         import h5py
     except ImportError as error:
-        hint = "pip install h5py, or import the same network from a PyTorch file"
+        hint = "pip install 'costream[h5]', or import the same network from a PyTorch file"
         raise ModelError(
             "an HDF5 file, which needs the package h5py", where=path, hint=hint
         ) from error
