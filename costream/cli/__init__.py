@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "costream.cli.doctor",
         "Check what works on this machine, and what to install for the rest.",
     ),
+    "mcp": ("costream.cli.mcp", "Answer assistants, by the Model Context Protocol."),
     "schema": (
         "costream.cli.schema",
         "Print the JSON Schema of results, cards, feeds, settings.",
