@@ -173,6 +173,8 @@ def nystrom_ops_table(s: NystromSizes) -> Table:
     for _, paper, _, macs, ratio, _, kept in rows[:3]:  # of windows
         name = f"two {next(names)}"
         rows.append((name, 2 * paper, s.printed.get(name), 2 * macs, 2 * ratio, None, 2 * kept))
+    paper, memory = rows[6][1] * 1e6, exact_memory(s, True)
+    add("retroactive, running sums", paper, retroactive, retroactive.count_macs(sums=True), memory)
     columns = (
         "attention",
         "recounted",
@@ -190,7 +192,8 @@ def nystrom_ops_table(s: NystromSizes) -> Table:
         *_ODD.get(s.name, ()),
         "costream: every product of a step as implemented here, on average, including projections,",
         "into which fixed landmarks are folded. The papers' running sums, from which the oldest",
-        "row is subtracted, are cheaper but not exact; see nn/nystrom/summary.py.",
+        "row is subtracted, are cheaper but not exact; see nn/nystrom/summary.py. Retroactive",
+        "attention has exact running sums on a CPU, once compiled.",
         "x single-output: relative to exact single-output attention here. Kept: numbers in the",
         "state of a stream; for a window, its rows. Kept, recounted: closed forms of the tensors",
         "that the authors' code stores and a form uses, of one head.",

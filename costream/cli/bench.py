@@ -183,6 +183,7 @@ def ops(as_json: bool) -> None:
     from costream.bench import counts
     from costream.bench.eventful_counts import object_ops_table, threshold_ops_table
     from costream.bench.nystrom_counts import SIZES, nystrom_ops_table
+    from costream.bench.peak_memory import attention_memory_table
     from costream.bench.skeleton_counts import skeleton_ops_table
     from costream.bench.video_counts import video_ops_table
     from costream.bench.vivit import action_ops_table
@@ -191,6 +192,7 @@ def ops(as_json: bool) -> None:
     tables += [counts.ratio_ops_table(), skeleton_ops_table(), counts.audio_ops_table()]
     tables += [object_ops_table(), threshold_ops_table(), action_ops_table(), video_ops_table()]
     tables += map(nystrom_ops_table, SIZES)
+    tables.append(attention_memory_table())
     show(tables, as_json)
 
 

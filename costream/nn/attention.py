@@ -427,7 +427,11 @@ class RetroactiveAttention(ContinualAttention):
     def _rings(self, state: RetroactiveState) -> tuple[Tensor, Tensor, Tensor]:
         return self._slots(state.queries), self._slots(state.keys), self._slots(state.values)
 
-    def count_macs(self, rows: int | None = None) -> int:
-        """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n."""
+    def count_macs(self, rows: int | None = None, sums: bool = False) -> int:
+        """Return the multiply-accumulates of one step of a stream over ``rows`` rows, or n.
+
+        ``sums``: with running sums, where no row is computed again.
+        """
         n, d, inner = rows or self.window, self.embed_dim, self.inner_dim
-        return 3 * d * inner + 2 * n**2 * inner + n * d * inner
+        products = 6 * n * inner if sums else 2 * n**2 * inner
+        return 3 * d * inner + products + n * d * inner

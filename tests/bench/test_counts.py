@@ -65,10 +65,14 @@ def test_a_table_has_every_network(
         assert all((row[-1] is None) == (not row[0].startswith("Co")) for row in table.rows)
 
 
-def test_parameters_and_ratios_are_those_of_the_paper() -> None:
+@pytest.mark.slow
+def test_parameters_are_those_of_the_paper() -> None:
     for row in counts.parameter_table().rows:
         table = 64 * 1.024 if row[2] == "no decoder" else 0
         assert row[4] + table == pytest.approx(row[5], abs=5 if row[0] == "OadTR" else 0.6)
+
+
+def test_ratios_of_attention_are_those_of_the_paper() -> None:
     for row in counts.ratio_ops_table().rows:
         assert row[4] is None or round(row[3]) == row[4]
 
