@@ -112,4 +112,4 @@ def has_numpy_view(x: Tensor) -> bool:
 
 def compiles(x: Tensor) -> bool:
     """Return whether there are compiled loops for the device and type of a tensor."""
-    return x.device.type == "cpu" and x.dtype == torch.float32
+    return x.is_cpu and x.dtype == torch.float32
