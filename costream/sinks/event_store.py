@@ -281,15 +281,13 @@ class EventStore:
             header = self._header
             assert header is not None
             about = (self._feed, header.source, header.model, self._began_s)
-            folders = (None if f is None else str(f.resolve()) for f in self._folders)
+            folders = (
+                None if f is None else str(f.resolve()) for f in (self._folder, self._pictures)
+            )
             values = (*about, *folders, dumps(to_json(header)))
             self._run = self._base.execute(_NEW_RUN, [*map(_valid, values)]).lastrowid
         assert self._run is not None
         return self._base, self._run
-
-    @property
-    def _folders(self) -> tuple[Path | None, Path | None]:
-        return self._folder, self._pictures
 
     def _recover(self, base: sqlite3.Connection) -> None:
         """End the runs of this feed that were killed, with the events in its result file only."""
