@@ -193,7 +193,8 @@ def test_cut_off(piped: Piped, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "no data received"), (b"only text\n" * 500, "this is text, not sound")]
+    ("content", "message"),
+    [(b"", "no data received"), (b"only text\n" * 500, "this is text, not sound")],
 )
 def test_nothing_to_hear(content: bytes, message: str, piped: Piped) -> None:
     source = piped(content)
