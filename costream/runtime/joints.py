@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from costream.core.records import Box, Data, SkeletonFrame, VideoFrame
 from costream.models.base import Model, NetworkRun, PersonFinder, PersonModel, StepResult
 from costream.models.persons import PERSON
-from costream.models.pose.estimator import Numbers
 from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of, shared_areas
+
+if TYPE_CHECKING:
+    from costream.models.pose.estimator import Numbers
 
 MOST = 8  # persons at one time
 TREMBLE = 0.03  # of the longer side of a person's joints: changes of edges that are noise
