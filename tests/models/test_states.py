@@ -50,7 +50,7 @@ from costream.nn.eventful.policies import TopTokens
 from costream.nn.eventful.transfer import EventfulState
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
-from kit import foreign_sound, movinet_clip, plain_nets, video_nets
+from kit import foreign_sound, movinet_clip, plain_nets, recurrent_nets, video_nets
 from kit.action_nets import small_vivit
 from kit.eventful_nets import small_backbone
 from kit.skeleton_nets import BONES, SIZES, randomise, small_net
@@ -142,6 +142,7 @@ def parts() -> Framed:
         co.Residual(co.Conv1d(8, 8, 3, padding=1)),
         co.GRU(8, 8),
         co.RunningMean(4),
+        co.Scan(0.5),
         co.Conditional(lambda x: bool(x.mean() > 0), co.Conv1d(8, 8, 1), co.Linear(8, 8)),
         encoder,
     )
@@ -161,6 +162,12 @@ def converted() -> Framed:
     return Framed(co.convert(Attends(), example, 1, approximate=wanted, window=5), (8,))
 
 
+def positioned() -> Framed:
+    """Return a network with a table of positions."""
+    net, example = recurrent_nets.Embedded().eval(), torch.zeros(1, 4, 20)
+    return Framed(co.convert(net, example, approximate=["recycling positions"]), (4,))
+
+
 def converted_volumes() -> Framed:
     """Return a network whose frames lie with their channels last."""
     net, example = plain_nets.X3dBlock(4, 6, False).eval(), torch.zeros(1, 4, 8, 9, 9)
@@ -171,7 +178,7 @@ def converted_volumes() -> Framed:
 KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr": (lambda: CoOadTR(10, 5, depth=1, **TRANSFORMER), (10,)),
     "cooadtr-b2": (lambda: CoOadTR(10, 5, depth=2, **TRANSFORMER), (10,)),
-    "deepcot": (lambda: DeepCoT(10, 5, depth=2, **TRANSFORMER), (10,)),
+    "deepcot": (lambda: DeepCoT(10, 5, depth=2, memory=3, **TRANSFORMER), (10,)),
     "oadtr": (lambda: OadTR(10, 5, depth=2, decoder_depth=1, **TRANSFORMER), (10,)),
     "miniroad": (lambda: MiniRoad(10, 5, 12, 8), (10,)),
     "cotrans": (lambda: load_model("cotrans").network, (128,)),
@@ -231,6 +238,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "yolos": (Patches, (6, 8, 16)),
     "parts": (parts, (8,)),
     "converted": (converted, (8,)),
+    "converted, positions": (positioned, (4,)),
     "converted, volumes": (converted_volumes, (4, 9, 9)),
     **{f"eventful, {variant}": (partial(Gated, variant), (6, 8, 16)) for variant in VARIANTS},
 }
