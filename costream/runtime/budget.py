@@ -255,7 +255,7 @@ class LookController:
 
     def before(self, state: Any) -> None:
         """Let the networks of the stream with this state ask before they run."""
-        if self._file is not None and self._file.current() is not self._budget:
+        if self._file is not None and self._file.current() != self._budget:
             self._budget = self._file.budget
             self._begin()
         if state.looks is None:

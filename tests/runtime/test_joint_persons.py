@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import costream
 from costream.core.layouts import MEDIAPIPE_33
-from costream.core.records import Box, SkeletonFrame, VideoFrame
+from costream.core.records import Box, Compute, SkeletonFrame, VideoFrame
 from costream.models.auto import ACTIONS, DETECTOR, SOUND, expanded
 from costream.models.base import NetworkRun, StepResult
+from costream.options import budget as budget_file
 from costream.runtime.joints import JointFinder
+from kit.media import make_video
 from kit.paths import SAMPLES
 from kit.runs import records, run
 
@@ -170,3 +175,38 @@ def test_persons_things_and_sounds_in_one_run(tmp_path: Path) -> None:
     acting = {r["person"] for r in found if r["type"] == "prediction" and r["model"] == ACTIONS}
     assert acting
     assert acting <= people
+
+
+@pytest.mark.slow
+def test_all_networks_keep_a_budget_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody walks, to and fro, and a tone is heard; from 10 s on there is less."""
+    monkeypatch.setattr(budget_file, "CHECK_S", 0.0)
+    with av.open(str(SAMPLES / "room.mp4")) as room:
+        room.seek(4_000_000)
+        frames = itertools.islice(room.decode(video=0), 0, 100, 4)
+        walk = [frame.to_ndarray(format="rgb24", width=320, height=240) for frame in frames]
+    there_and_back = [*walk, *walk[::-1]]
+    film = make_video(
+        tmp_path / "walk.mp4",
+        160,
+        size=(320, 240),
+        rate=8,
+        pattern=lambda k, _: there_and_back[k % len(there_and_back)],
+        audio_s=20.0,
+    )
+    path = tmp_path / "budget"
+    path.write_text("90MMAC")
+    costs: list[Compute] = []
+    for record in costream.detect(film, "auto", licence="any", budget=f"@{path}"):
+        if isinstance(record, Compute):
+            costs.append(record)
+            if record.time_s >= 10.0:
+                path.write_text("50MMAC")
+    assert {name for cost in costs for name in cost.ran or ()} == {DETECTOR, SOUND, ACTIONS}
+    before, after = (
+        np.mean([c.macs for c in costs if begin <= c.time_s < begin + 9.5]) for begin in (0.5, 10.5)
+    )
+    assert before == pytest.approx(90e6, rel=0.1)
+    assert after == pytest.approx(50e6, rel=0.1)
