@@ -43,8 +43,8 @@ CARD = Card(
         " figure seen by cameras from 9 degrees below to 52 above."
     ),
     split=(
-        "There is none: these are the films that the constants were chosen on. A fall was found in"
-        " 9 of the 11, at most 0.6 s after its end, and in none of the 8 others. In 46 minutes of"
+        "There is none: these are the films that the constants were chosen on. A fall was shown in"
+        " 9 of the 11, at most 1.3 s after its end, and in none of the 8 others. In 46 minutes of"
         " other persons, as nanodet and pose find them, it found two that are falls, and five that"
         " are not: two push-ups, a plank, a burpee, a handshake; none in 11 minutes of persons who"
         " pass by. Of 40 falls of the figure 29 were found."
