@@ -22,11 +22,11 @@ COLUMNS = ("work", "time", "relative to its limit, or to others")
 _WINDOWS = ("window, scaled_dot_product_attention", "window, matmul and softmax")
 
 
-def card_table(rounds: int, threads: int = 1) -> Table:
+def card_table(rounds: int, threads: int, tell: Callable[[str], object]) -> Table:
     """Return the card of this machine: a row for each table of ``bench steps`` in the manual.
 
-    ``rounds``: of turns of each method; the network of ViTDet takes a fifth of them. It takes some
-    minutes.
+    ``rounds``: of turns of each method; the network of ViTDet takes a fifth of them. It takes
+    minutes, so ``tell`` gets a line for each row that is finished.
     """
     makers: list[Callable[[], tuple[Cell, ...]]] = [
         *(partial(_encoder, k, rounds, threads) for k in range(len(CONFIGS))),
@@ -35,13 +35,16 @@ def card_table(rounds: int, threads: int = 1) -> Table:
         lambda: sound_row(sound_steps_table("cotrans", rounds, threads)),
         lambda: picture_row(object_steps_table("vitdet", max(3, rounds // 5), threads)),
     ]
-    rows = tuple(make() for make in makers)
+    rows: list[tuple[Cell, ...]] = []
+    for make in makers:
+        rows.append(make())
+        tell(f"{len(rows)} of {len(makers)}: {', '.join(map(str, rows[-1]))}")
     notes = (
         f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         f"costream {code_version()}, torch {torch.__version__}, {threads} thread(s), medians of"
         f" {rounds} alternating rounds, random weights",
     )
-    return Table(f"card: {processor()}", COLUMNS, rows, notes)
+    return Table(f"card: {processor()}", COLUMNS, tuple(rows), notes)
 
 
 def to_markdown(table: Table) -> str:

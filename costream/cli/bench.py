@@ -235,14 +235,16 @@ def stream(
 @click.option("--share", is_flag=True, help="Print Markdown, to be pasted into an issue.")
 @json_option
 def card(rounds: int, threads: int, share: bool, as_json: bool) -> None:
-    """Measure the rows of the manual's table of speed on this machine, in some minutes.
+    """Measure the rows of the manual's table of speed on this machine.
+
+    It takes minutes; each row that is finished is also printed to standard error.
 
     \b
     costream bench card --share
     """
     from costream.bench.card import card_table, to_markdown
 
-    table = card_table(rounds, threads)
+    table = card_table(rounds, threads, partial(click.echo, err=True))
     if share:
         click.echo(to_markdown(table))
     else:

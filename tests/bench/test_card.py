@@ -46,7 +46,7 @@ def test_a_row_has_the_time_and_its_ratios():
 @pytest.mark.parametrize("share", [False, True])
 def test_a_card_is_printed_to_be_read_or_to_be_shared(share, monkeypatch, capsys):
     table = Table("card: a processor", ("work", "time"), (("a step", "5 us"),), ("2 cores",))
-    monkeypatch.setattr(card, "card_table", lambda rounds, threads: table)
+    monkeypatch.setattr(card, "card_table", lambda *_: table)
     assert main(["bench", "card", *["--share"] * share]) == 0
     printed = capsys.readouterr().out
     assert ("| a step | 5 us |\n\n2 cores" in printed) is share
