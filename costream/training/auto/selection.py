@@ -85,7 +85,7 @@ class Choice:
     features: ClipFeatures
     kind: HeadKind
     error: float
-    answers: Numbers  # [N, K], by heads fitted to other groups
+    answers: Numbers  # [N, K], by heads fitted to other groups, at the best temperature
 
     def head(self, classes: int, seed: int) -> LinearClassifier:
         """Return the head, fitted to all clips."""
@@ -95,13 +95,18 @@ class Choice:
 def options(
     every: Sequence[ClipFeatures], classes: int, seed: int, count: int = FOLDS
 ) -> list[Choice]:
-    """Return the best kind of head for each of the features, by ``count`` folds."""
+    """Return the best kind of head for each of the features, by ``count`` folds.
+
+    It is the nearest class mean unless another one is better by more than a standard error.
+    """
     out = []
     for features in every:
         held: HeldOut = features.fitter(classes, seed).held_out(count)
-        kind = held.best()
-        answers = held.answers[kind][: len(features.clips)]
-        out.append(Choice(features, kind, held.error(kind), answers))
+        simple, other = (
+            Choice(features, kind, held.error(kind), held.tempered(kind)[: len(features.clips)])
+            for kind in (KINDS[0], held.best())
+        )
+        out.append(other if surely_better(other, simple) else simple)
     return out
 
 

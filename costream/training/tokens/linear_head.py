@@ -91,12 +91,21 @@ class HeldOut:
         Otherwise it would depend on the sharpness of the cosines of class means. Examples of
         classes that were held out completely do not count.
         """
+        known = self._known()
+        return surprise(self.tempered(kind)[known], self.labels[known])
+
+    def tempered(self, kind: HeadKind) -> Probabilities:
+        """Return the answers of a kind [N, K] at their best temperature."""
+        known, logs = self._known(), np.log(np.maximum(self.answers[kind], _LEAST))
+        scaled = [np.exp(logs / t) for t in _TEMPERATURES]
+        scaled = [p / p.sum(1, keepdims=True) for p in scaled]
+        return min(scaled, key=lambda p: surprise(p[known], self.labels[known]))
+
+    def _known(self) -> npt.NDArray[np.bool_]:
+        """Return which examples [N] are of classes that their heads were fitted to."""
         rows = np.arange(len(self.labels))
         known = np.max([a[rows, self.labels] for a in self.answers.values()], 0) >= UNSEEN
-        known |= not known.any()
-        logs = np.log(np.maximum(self.answers[kind][known], _LEAST))
-        scaled = [np.exp(logs / t) for t in _TEMPERATURES]
-        return min(surprise(p / p.sum(1, keepdims=True), self.labels[known]) for p in scaled)
+        return known | ~known.any()
 
     def right(self, kind: HeadKind) -> npt.NDArray[np.bool_]:
         """Return which examples a kind got right."""
