@@ -104,8 +104,9 @@ class HeldOut:
     def _known(self) -> npt.NDArray[np.bool_]:
         """Return which examples [N] are of classes that their heads were fitted to."""
         rows = np.arange(len(self.labels))
+        known: npt.NDArray[np.bool_]
         known = np.max([a[rows, self.labels] for a in self.answers.values()], 0) >= UNSEEN
-        return known | ~known.any()
+        return known if known.any() else ~known
 
     def right(self, kind: HeadKind) -> npt.NDArray[np.bool_]:
         """Return which examples a kind got right."""
