@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from costream.nn.deepcot import DeepEncoder
     from costream.nn.encoder import Encoder
     from costream.nn.encoder_layers import to_deepcot
+    from costream.nn.eventful.convolutional import EventfulConvolutions
     from costream.nn.eventful.policies import AboveThreshold, TopShare, TopTokens
     from costream.nn.eventful.transfer import policy_within, to_eventful
     from costream.nn.int8_layers import to_int8
@@ -70,6 +71,7 @@ _HOME = {
     "encoder": "Encoder",
     "encoder_layers": "to_deepcot",
     "int8_layers": "to_int8",
+    "eventful.convolutional": "EventfulConvolutions",
     "eventful.policies": "AboveThreshold TopShare TopTokens",
     "eventful.transfer": "policy_within to_eventful",
     "layers": "AvgPool1d AvgPool2d AvgPool3d Conv1d Conv2d Conv3d GRU LSTM"
@@ -106,6 +108,7 @@ __all__ = [
     "Delay",
     "Encoder",
     "EncoderConfig",
+    "EventfulConvolutions",
     "LayerNorm",
     "Linear",
     "LoRA",

@@ -39,6 +39,14 @@ def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
     return compile_
 
 
+def compiled_when_used(function: Callable[..., None]) -> Any:
+    """Return a function that is compiled for types of arguments when they are first used."""
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    except (RuntimeError, OSError):  # there is no writable place for compiled code
+        return numba.njit(**_OPTIONS)(function)
+
+
 @inline
 def exp(x: Any) -> Any:
     """Return e**x for x <= 88, by a polynomial: loops that call NumPy's are slow. NaN stays."""
