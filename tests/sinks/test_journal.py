@@ -258,6 +258,24 @@ def test_the_oldest_parts_go(tmp_path: Path, step_s: float) -> None:
     assert set(others) < set(files(tmp_path))
 
 
+def test_pictures_in_another_folder_go_with_the_parts(tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for day in (22, 24):
+        for feed in ("cam", "hall"):
+            path = pictures / f"{feed}_202611{day}T120000Z_walk.jpg"
+            path.write_bytes(b"")
+            os.utime(path, (NOON - (24 - day) * 86_400,) * 2)
+    rotation = Rotation(every="day", keep_s=86_400)
+    journal = Journal(tmp_path, "cam", rotation, pictures=pictures, clock=lambda: NOON)
+    journal.open(HEADER)
+    journal.close(SUMMARY)
+    assert files(pictures) == [
+        *("cam_20261124T120000Z_walk.jpg", "hall_20261122T120000Z_walk.jpg"),
+        "hall_20261124T120000Z_walk.jpg",
+    ]
+
+
 def test_clips_go_with_the_parts_of_their_feed(tmp_path: Path) -> None:
     def clip(name: str, age_s: float) -> str:
         path = tmp_path / name
@@ -268,7 +286,7 @@ def test_clips_go_with_the_parts_of_their_feed(tmp_path: Path) -> None:
     mine = [clip(f"cam_20261124T1200{k:02}Z_walk~{k}.mkv", 3600.0 * k) for k in range(30)]
     others = [clip(f"cam{k}_20261124T120000Z_walk.mkv", 99_999.0) for k in range(3)]
     others += [clip("cam_20261124T120000Z_walk.mkv.part", 99_999.0), clip("cam_walk.mkv", 99_999.0)]
-    others += [clip("cam_20261124T120000Z_walk.jpg", 99_999.0)]  # a snapshot
+    clip("cam_20261124T120000Z_walk.jpg", 99_999.0)  # a picture of an alert: deleted, too
     opened(tmp_path, Rotation(every="day", keep_s=9.5 * 3600)).close(SUMMARY)
     assert {*mine[:10], *others} == set(files(tmp_path)) - {"cam.jsonl"}
     opened(tmp_path, Rotation(every="day", keep=4500)).close(SUMMARY)
