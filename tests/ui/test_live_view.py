@@ -278,8 +278,10 @@ def test_each_head_has_scores_a_label_and_a_timeline() -> None:
     text = text_of(sound_state(heads=True))
     assert "\ncotrans   sit   for 9.8 s, since 0:10.2\n" in text
     assert "\ncosounds  dog   for 19.2 s, since 0:00.2\n" in text
-    assert "\n w  walk   s  sit\n" in text
-    assert "\n d  dog\n" in text
+    assert "\ncotrans  walk  " in text
+    assert "\ncosounds dog\n" in text
+    assert "\n          w  walk   s  sit\n" in text
+    assert "\n          d  dog\n" in text
     assert text.count("0.90") == text.count("0.40") == 1
 
 
@@ -555,7 +557,7 @@ def test_it_fits_any_terminal(make: Callable[[], RunState], unicode: bool) -> No
         ),
         (
             lambda: sound_state(heads=True),
-            "clip|0:20|level|cotrans  sit|cosounds dog|cotrans|cosounds|walk|dog||",
+            "clip|0:20|level|cotrans  sit|cosounds dog|cotrans|cosounds|cotrans  w|cosounds d||",
         ),
         (
             lambda: state_of(OBJECTS, *traffic(), WINDOWS),

@@ -84,10 +84,10 @@ class ObjectLineGroups(LineGroups):
             return line
         return line.append("nothing", "dim")
 
-    def _timeline(self, head_state: HeadState) -> list[Text]:
+    def _timeline(self, head: str | None, head_state: HeadState) -> list[Text]:
         strip = self._objects.strip
         if head_state is not self._state.detector:
-            return super()._timeline(head_state)
+            return super()._timeline(head, head_state)
         if strip is None or not self._objects.seen:
             return [Text("")]
         labels = [label for label, _ in self._objects.seen.most_common()]

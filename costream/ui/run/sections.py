@@ -56,7 +56,7 @@ class LineGroups:
         for k, (head, head_state) in enumerate(self._state.head_states.items()):
             groups[f"scores {k}"] = self._scores(head, head_state)
             groups[f"now {k}"] = [self._now(head, head_state)]
-            groups[f"timeline {k}"] = self._timeline(head_state)
+            groups[f"timeline {k}"] = self._timeline(head, head_state)
         meter = self._state.audio_meter
         if meter is not None:
             width, unicode = viewport.width, viewport.unicode
@@ -178,12 +178,15 @@ class LineGroups:
             lines.append(line.append(f"  {segments[k].score:.2f}", "dim"))
         return lines
 
-    def _timeline(self, head_state: HeadState) -> list[Text]:
+    def _timeline(self, head: str | None, head_state: HeadState) -> list[Text]:
         if head_state.strip is None:
             return [Text("")]
         legend, unicode = self._state.legend, self._viewport.unicode
-        cells = head_state.strip.cells(self._viewport.width, self._state.header.duration_s)
         strip, words = Text(), Text()
+        if len(self._state.head_states) > 1:  # one below the other
+            strip, words = self._named(clean(head or "")), self._named("")
+        room = max(1, self._viewport.width - strip.cell_len)
+        cells = head_state.strip.cells(room, self._state.header.duration_s)
         names = dict.fromkeys(label for label, _ in cells if label is not None)
         for (label, seen), run in groupby(cells):
             width = len(list(run))
@@ -193,7 +196,7 @@ class LineGroups:
                 strip.append(legend.cells(label, width, unicode=unicode), legend.block(label))
         for label in names:
             words.append(*legend.mark(label)).append(f" {clean(label)}  ")
-        return [strip, words] if words else [strip]
+        return [strip, words] if names else [strip]
 
     def _speed(self) -> list[Text]:
         state = self._state
