@@ -100,7 +100,7 @@ def test_with_threshold_zero_the_outputs_equal_the_network_and_fewer_places_are_
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 99),
     kinds=st.lists(
