@@ -6,9 +6,9 @@ made-up figure that falls, lies, sits and exercises, and persons in films, as
 ``weights.recipes.skeleton.tracks`` finds them (``--tracks``). Motions get the estimator's errors,
 measured in those films.
 
-First it learns without exercises in films; from there, once without each of five parts of the
-sources and once with all of them. What a network says of the sources that it has not learnt from
-chooses temperature, thresholds and the shortest segment, and is the score of films. Seeded, and
+First it learns without exercises in films; from there, twice without each of five parts of the
+sources and twice with all of them: the mean of the weights of both is taken. What a network says
+of the sources that it has not learnt from chooses temperature, thresholds and the shortest segment, and is the score of films. Seeded, and
 resumed from OUTPUT/*.partial.
 """
 
@@ -111,13 +111,13 @@ class PeopleRecipe:
         """Return a network that has also learnt from films, but for those of a part of them."""
         network = copy.deepcopy(base)
         films = [p for p in self.films if p.fold not in (fold, -1)]
-        return self._learnt(network, f"without-{fold}", self._size.films, [self._train], films)
+        return self._mean(network, f"without-{fold}", self._size.films, [self._train], films)
 
     def all(self, base: SkeletonNet) -> SkeletonNet:
         """Return a network that has learnt from all but the tests."""
         network, films = copy.deepcopy(base), [p for p in self.films if p.fold >= 0]
         parts = [self._train, self._choosing]
-        return self._learnt(network, "all", self._size.last, parts, films)
+        return self._mean(network, "all", self._size.last, parts, films)
 
     def make(self) -> Path:
         """Train, choose, score and write the weights and the card; return the path."""
@@ -162,6 +162,26 @@ class PeopleRecipe:
             ),
         }
 
+    def _mean(
+        self,
+        network: SkeletonNet,
+        title: str,
+        steps: int,
+        parts: Sequence[Parts],
+        films: Sequence[FilmPerson],
+    ) -> SkeletonNet:
+        """Return the mean of two trainings, which differ in their order (Wortsman et al., 2022)."""
+        pair = []
+        for seed in (self._seed, self._seed + 1):
+            name = title if seed == self._seed else f"{title}-again"
+            learnt = self._learnt(copy.deepcopy(network), name, steps, parts, films, seed)
+            pair.append(learnt.state_dict())
+        first, second = pair
+        network.load_state_dict(
+            {k: (v + second[k]) / 2 if v.is_floating_point() else v for k, v in first.items()}
+        )
+        return network
+
     def _learnt(
         self,
         network: SkeletonNet,
@@ -169,7 +189,9 @@ class PeopleRecipe:
         steps: int,
         parts: Sequence[Parts],
         films: Sequence[FilmPerson] = (),
+        seed: int | None = None,
     ) -> SkeletonNet:
+        seed = self._seed if seed is None else seed
         labels = self.labels
         motions = [m for part in parts for of_set in part.values() for m in of_set]
         motions = [*motions, *self._made, *composed(motions, self._seed)]
@@ -185,9 +207,9 @@ class PeopleRecipe:
         rate = self._size.rate * (0.5 if films else 1.0)
         schedule = Schedule(steps, STREAMS, rate, decay=0.05, smoothing=0.05)
         identity = {"recipe": NAME, "start": self._start.name, "every": self._size.every}
-        identity |= {"seed": self._seed, "rate": rate, "steps": steps}
+        identity |= {"seed": seed, "rate": rate, "steps": steps}
         partial = TrainingCheckpoint(self._folder / f"{NAME}-{title}.partial", identity, False)
-        run = TrainingRun(self._seed, partial, title=f"{NAME} {title}")
+        run = TrainingRun(seed, partial, title=f"{NAME} {title}")
         learn(network, seen, seen_tokens, schedule, STREAM_STEPS, run)
         return network
 

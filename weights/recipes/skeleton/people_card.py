@@ -33,7 +33,8 @@ _FILMS = (
     " may be true (Cour et al., 2011). It began with the weights of version 0.1."
 )
 _SPLIT = (
-    "Films by source: a repository, a place of UT-Interaction, a person's home, a film. Five"
+    "Films by source: a repository, a place of UT-Interaction, a person's home, a film. Weights"
+    " are the mean of those of two trainings (Wortsman et al., Model soups, 2022). Five"
     " networks each learnt without a fifth of the sources; what each says of that fifth is the"
     " score of films below, and chose temperature {temperature}, the background's weight,"
     " thresholds of single labels, the shortest segment (together with one subject of each set of"
