@@ -34,6 +34,7 @@ from costream.models.oad.oadtr import OadTR
 from costream.models.objects.looks import DetectorState
 from costream.models.onnx_step import StepState
 from costream.models.skeleton.ensemble import SkeletonEnsemble
+from costream.models.skeleton.falls import FallRule
 from costream.models.skeleton.joints import JointStreams
 from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
@@ -189,6 +190,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
         for form in ("agcn", "branches", "branches-causal", "stgcn-causal-statistics")
     },
     "ensemble": (ensemble, (2, 5, 4)),
+    "falls": (FallRule, (1, 15, 2)),
     "logmel": (lambda: load_frontend("logmel", hop_frames=5), (800,)),
     "efficientat-mel": (lambda: load_frontend("efficientat-mel", hop_frames=5), (1600,)),
     "efficientat": (lambda: EfficientAt(4, 0.1, 25, 100), (25, 128)),

@@ -8,8 +8,8 @@ measured in those films.
 
 First it learns without exercises in films; from there, twice without each of five parts of the
 sources and twice with all of them: the mean of the weights of both is taken. What a network says
-of the sources that it has not learnt from chooses temperature, thresholds and the shortest segment, and is the score of films. Seeded, and
-resumed from OUTPUT/*.partial.
+of the sources that it has not learnt from chooses temperature, thresholds and the shortest
+segment, and is the score of films. Seeded, and resumed from OUTPUT/*.partial.
 """
 
 from __future__ import annotations
