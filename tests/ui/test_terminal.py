@@ -206,13 +206,13 @@ def test_resizing_leaves_nothing_behind(
         assert sum(tail in line for line in screen) == 1, "\n".join(screen)
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40), (40, 12)])
-def test_sound_on_a_real_screen(tmux: Terminal, width: int, height: int) -> None:
+@pytest.mark.parametrize(("width", "height", "rows"), [(80, 24, 6), (100, 40, 6), (40, 12, 6)])
+def test_sound_on_a_real_screen(tmux: Terminal, width: int, height: int, rows: int) -> None:
     heads = ("--sound", "--heads", "--unknown", "--lag", "0.12")
     terminal = tmux(width, height, *heads, "--steps", "800", "--sleep", "0.02")
     screen = terminal.wait_for(lambda s: any(line.startswith("level    █") for line in s))
     screen = terminal.wait_for(
-        lambda s: len([line for line in s if line.startswith(("cotrans  ", "cosounds "))]) == 4
+        lambda s: sum(line.startswith(("cotrans  ", "cosounds ")) for line in s) == rows
     )
     text = "\n".join(screen)
     assert re.search(r"^0:\d\d so far, 0\.12 s late", text, re.M)
