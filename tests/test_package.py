@@ -223,10 +223,8 @@ def test_an_installed_package_works(wheel: Path, research_wheel: Path, tmp_path:
     assert "Siren" in heard
 
     run(sys.executable, "-m", "pip", "--python", python, *install, research_wheel)
-    lines = run(costream, "demo", "-q", "-o", "x", cwd=tmp_path)
-    assert lines.splitlines() == [os.path.join("x", "report.html")]
-    page = (tmp_path / "x" / "report.html").read_text("utf-8")
-    assert all(label in page for label in ("person", "Siren", "wave both hands"))
+    moves = run(costream, "detect", ROOT / "samples" / "moves.csv", "-m", "costgcn", cwd=tmp_path)
+    assert "wave both hands" in moves
     verified = run(costream, "models", "verify", "cosounds", cwd=tmp_path)
     assert "street.ogg: accuracy 0.9" in verified
     for name in ("cotrans", "oadtr"):  # tensors of other files

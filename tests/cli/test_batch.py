@@ -282,7 +282,7 @@ def test_a_repetition_does_only_what_is_missing(finished, tmp_path):
     assert snapshot(out) == snapshot(before)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
     out = tmp_path / "out"
     call = ("batch", "-m", "cooadtr", clips, "-o", out, "--hash", "--jobs", 1)

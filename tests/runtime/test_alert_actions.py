@@ -267,7 +267,7 @@ def test_frigate_gets_an_event_of_the_camera():
     assert action.name == f"Frigate at http://127.0.0.1:{server.server_port}"
 
 
-def test_notify_sends_the_picture_too():
+def test_a_service_of_apprise_gets_the_picture_too():
     """Needs the extra notify."""
     pytest.importorskip("apprise")
     frame = VideoFrame(0, 0.0, 0, lambda: np.zeros((48, 64, 3), np.uint8))
@@ -288,7 +288,7 @@ def test_notify_sends_the_picture_too():
 
 
 @pytest.mark.parametrize("url", ["no-service://x", "nothing", "", "frigate://", "slack://x"])
-def test_notify_refuses_what_is_no_service_without_its_url(url):
+def test_what_is_no_service_of_apprise_is_refused_without_its_url(url):
     """Needs the extra notify."""
     pytest.importorskip("apprise")
     with pytest.raises(UsageError) as error:

@@ -74,7 +74,7 @@ def test_several_frontends_are_chosen_only_if_surely_better_and_if_a_file_can_ho
     assert best(options([heavy, first], 3, 0)).features.name == "first"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_noise_is_not_said_to_be_better_than_chance() -> None:
     """The best of several frontends is right by chance; that of nested folds is not."""
     labels = np.array([clip.label for clip in features("", 0, 0).clips])

@@ -158,7 +158,7 @@ def test_the_licence_class_of_the_examples_is_on_the_card(base, data, tmp_path):
     assert "- Licence (unknown): " in path.with_suffix(".md").read_text("utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_continues_from_trained_weights(trained, data, tmp_path):
     path = tmp_path / "again.safetensors"
     run("train", trained[0], "--data", data, "-o", path, "--steps", 2)

@@ -44,7 +44,7 @@ def learn(clips, steps, seed=0):
     return frontend, head, linear
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_learns_and_repeats(clips):
     frontend, head, linear = learn(clips, 60)
     first, second = predict(frontend, [head, linear], clips)
@@ -60,7 +60,7 @@ def test_training_learns_and_repeats(clips):
             assert torch.equal(x, y)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tokens_of_kept_clips_hardly_change(clips):
     known, other = (Sampler([clip], 7, 24, 8.0) for clip in clips)
     schedule, changes = Schedule(20, batch=8, rate=3e-3), []
@@ -108,7 +108,7 @@ def test_future_targets():
     assert ahead[0, -1].sum() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_heads_learn_on_a_finished_frontend(clips):
     frontend, head = small()
     bank = token_bank(frontend, [Sampler(clips, 7, 24, 8.0)], 4, 4, 0)

@@ -44,7 +44,7 @@ class LoudBands:  # a teacher that knows nothing but which bands of a window are
         return Said(features[:, :WIDTH], np.log(features + 0.1))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_source_or_song_is_on_two_sides(clips):
     sides = {}
     for clip in clips:
@@ -73,7 +73,7 @@ def test_another_fold_can_be_held_out(packs):
     assert plans[1].name("backbone") == "backbone-0.safetensors"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_packs_are_read_completely(clips):
     sets = {"ESC-10", "ESC-50", "UrbanSound8K", "GTZAN", "LibriSpeech", "DeeplyNV"}
     assert sets <= {c.set for c in clips}
@@ -104,7 +104,7 @@ def test_the_recipe_from_packs_to_weights(packs, tmp_path):
         learn(plan, SoundRecipeSize(seconds=0.1, workers=1), torch.device("cpu"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_that_fails_is_reported(tmp_path):
     plan = LessonPlan(tmp_path, LoudBands, 24, 0, 29, tmp_path)
     with closing(LessonWorkers(plan, 1)) as workers, pytest.raises(UsageError, match="failed"):

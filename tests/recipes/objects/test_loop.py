@@ -77,7 +77,7 @@ def learner_of(network: ViTDet, course: DetectorSchedule) -> DetectorTrainer:
     return DetectorTrainer(network, teacher, groups, course, torch.device("cpu"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("stem", [0.0, 0.5])
 def test_one_picture_is_learnt_by_heart(stem: float) -> None:
     scene, network = red_box_picture(), ViTDet(**NETWORK)

@@ -18,7 +18,7 @@ def packs() -> Path:
     return needed("coco256.tar", "samples.tar")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pictures_of_the_packs(packs: Path) -> None:
     parts = {part: read_images(packs, part) for part in ("train", "validation", "test")}
     assert {name: len(some) for name, some in parts.items()} == {
@@ -49,7 +49,7 @@ def test_the_teacher_says_the_same_in_pytorch() -> None:
     torch.testing.assert_close(rows, theirs, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_parts_of_a_clip_do_not_touch(packs: Path) -> None:
     name = "car-detection"
     clip = read_clip(packs, name)

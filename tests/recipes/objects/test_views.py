@@ -46,7 +46,7 @@ def test_a_bank_comes_back_from_its_file(bank: Bank, tmp_path: Path) -> None:
     assert torch.equal(again.teacher["stem.weight"], torch.arange(3.0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(list(SHAPES)))
 def test_views_hold_their_boxes(bank: Bank, seed: int, shape: tuple[int, int]) -> None:
@@ -63,7 +63,7 @@ def test_views_hold_their_boxes(bank: Bank, seed: int, shape: tuple[int, int]) -
     assert float(views.pixels.max()) <= 255
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_boxes_stay_on_their_objects() -> None:
     own = Bank([scene(rectangle())], [], *cutout_tensors([]), torch.tensor([[0]]), {})
     torch.manual_seed(0)

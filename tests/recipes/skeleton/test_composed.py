@@ -17,7 +17,7 @@ def bones(x: np.ndarray) -> list[np.ndarray]:
     return [np.linalg.norm(x[:, a] - x[:, b], axis=-1) for a, b in BODY_15.bones]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_arms_do_what_one_does_in_each_motion() -> None:
     found = composed([m for m in figures(0) if m.label in ONE], 0)
     both = [m for m in found if m.label == "raise both hands"]
@@ -33,7 +33,7 @@ def test_both_arms_do_what_one_does_in_each_motion() -> None:
     assert len({m.joints.tobytes() for m in both}) > 0.9 * EACH
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_some_elbows_stay_down_while_the_hand_goes_up() -> None:
     found = composed([m for m in figures(0) if m.label in ONE], 0)
     left = [m.joints[:, 0, :, :3] for m in found if m.label == "raise left hand"]
@@ -55,7 +55,7 @@ def test_arms_stay_as_long_as_they_are_and_forearms_do_what_they_did() -> None:
     np.testing.assert_array_equal(low[kept], x[kept])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_made_without_motions_of_both_sides() -> None:
     lefts = [m for m in figures(0) if m.label == "wave left hand"]
     assert composed(lefts, 0) == []

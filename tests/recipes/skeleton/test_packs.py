@@ -107,7 +107,7 @@ def test_bodies_stand_upright_and_left_is_left(packs, name):
     assert np.median(((wrists - elbows) * ahead).sum(1)) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "floor", "every"),
     [("msraction3d", 0.8, 2), ("bandai", 0.65, 24), ("gtu3d", 0.8, 2), ("utdmhad", 0.9, 4)],

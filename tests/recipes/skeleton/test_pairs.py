@@ -84,7 +84,7 @@ def test_files_of_unseen_actors_show_what_they_do(tmp_path):
     assert right / len(truth) >= 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_background_is_one_person_or_two_apart():
     folder = needed(*(f"skel_{name}.npz" for name in SETS))
     found = background(folder, 60, np.random.default_rng(0), test=False)

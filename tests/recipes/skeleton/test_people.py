@@ -107,7 +107,7 @@ def test_the_loss_of_sets_is_that_of_a_label_or_nothing():
     assert float(set_loss(logits, nothing, weights, 0.1)) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_figure_falls_lies_and_squats(made):
     def height(motion: Motion) -> np.ndarray:
         return motion.joints[:, 0, HEAD, 1] - motion.joints[0, 0, HIPS, 1]
