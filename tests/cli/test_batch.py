@@ -529,7 +529,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_batch_and_marks_nothing(clips, t
     run("batch", "-m", "cooadtr", clips, "-o", out, "--device", "cpu", "--dry-run")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("text")

@@ -129,10 +129,13 @@ class _Program:
         return {k: v.numpy() for k, v in found.items()}
 
 
+QUICK, LONG = ("cooadtr", "costgcn"), {"efficientat": pytest.mark.long}
+
+
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(name, marks=() if name in ("cooadtr", "costgcn") else pytest.mark.slow)
+        pytest.param(name, marks=() if name in QUICK else LONG.get(name, pytest.mark.slow))
         for name in FAMILIES
     ],
 )

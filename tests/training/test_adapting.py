@@ -61,7 +61,7 @@ def _rows(model, steps=6):
     return np.stack(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_pruned_is_an_ordinary_file(skeletons, small):
     facts = read_card(small).compression
     assert (facts["adapter"], facts["rank"], facts["pruned"]) == ("splora", 2, ["network"])

@@ -146,7 +146,7 @@ def test_trained_weights_have_the_narrower_licence_class(
     assert ("of base (words)" in terms["licence"]) == (not scratch or frontend)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_licence_class_of_the_examples_is_on_the_card(base, data, tmp_path):
     path = tmp_path / "own.safetensors"
     made = ("train", base, "--data", data, "-o", path, "--steps", 1, "--scratch", "--overwrite")

@@ -194,7 +194,7 @@ def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     assert '"grow", 0.' in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_whole_network_becomes_the_frozen_frontend_of_a_new_head(classes, tmp_path):
     sizes = [f"{key}={json.dumps(value)}" for key, value in {**SMALL, **CROP}.items()]
     given = [word for size in sizes for word in ("--set", size)]
@@ -296,7 +296,7 @@ def test_tokens_are_those_of_a_run(both, tmp_path):
         assert heard[steps >= 0] == pytest.approx(file["audio"][steps[steps >= 0]], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_only_the_sound_says_is_learnt(both, tmp_path):
     data, path = write_tones(tmp_path / "data", 5), tmp_path / "own.safetensors"
     run("train", both, "--data", data, "-o", path, "--steps", 60, "--no-cache")
