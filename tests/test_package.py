@@ -194,7 +194,7 @@ def link_dependencies(packages: Path) -> None:
                 link.symlink_to(path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_package_works(wheel: Path, research_wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own, with the dependencies of this one."""
     venv.create(tmp_path / "env", system_site_packages=True)
