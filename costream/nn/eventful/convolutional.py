@@ -455,14 +455,7 @@ def _max_pool(found: _Finder, node: Node) -> bool:
         return False
     window = _Window(side, stride, padding, padding)
     form = _after(found, node, given, window)
-    dtype = found.values[node].dtype
-
-    def largest(read: _Read, rows: int) -> Tensor:
-        out = torch.empty(rows, form.channels, dtype=dtype)
-        read(kernels.max_pool, window, out.view(-1).numpy())
-        return out
-
-    return _reading(found, node, given, form, largest, None)
+    return _filling(found, node, given, form, kernels.max_pool, window)
 
 
 def _pad(found: _Finder, node: Node) -> bool:
@@ -509,14 +502,7 @@ def _enlarged(found: _Finder, node: Node, source: Node) -> bool:
     before, shape = found.maps[given], found.values[node].shape
     stride = before.stride / abs(factor)
     form = _Map(shape[1], (shape[2], shape[3]), stride, before.reach + 2 * before.stride)
-    dtype = found.values[node].dtype
-
-    def enlarge(read: _Read, rows: int) -> Tensor:
-        out = torch.empty(rows, form.channels, dtype=dtype)
-        read(kernels.enlarge, factor, out.view(-1).numpy())
-        return out
-
-    return _reading(found, node, given, form, enlarge, None)
+    return _filling(found, node, given, form, kernels.enlarge, factor)
 
 
 def _channels(found: _Finder, node: Node) -> bool:
@@ -656,6 +642,20 @@ def _reading(
 
     found.readers.add(node)
     return found.by_place(node, run, [given], form)
+
+
+def _filling(
+    found: _Finder, node: Node, given: Node, form: _Map, kernel: Any, argument: Any
+) -> bool:
+    """Add a node whose rows a kernel fills, from the kept map of ``given``; True."""
+    dtype = found.values[node].dtype
+
+    def filled(read: _Read, rows: int) -> Tensor:
+        out = torch.empty(rows, form.channels, dtype=dtype)
+        read(kernel, argument, out.view(-1).numpy())
+        return out
+
+    return _reading(found, node, given, form, filled, None)
 
 
 _POINTWISE_LAYERS = (
