@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Protocol, TypeAlias
 
 from costream.core.errors import UsageError
-from costream.core.records import AudioBlock, Data, Fault, Gap, Item, VideoFrame
+from costream.core.records import AudioBlock, Data, Fault, Gap, Header, Item, VideoFrame
 
 # An item up to this much after a tick still belongs to it. Matroska and FLV round times to 1 ms, so
 # the first frame and this one may each be 0.5 ms off: at 24 frames a second the frame due at
@@ -81,6 +81,23 @@ def utc(time_s: float) -> str:
     """Return ``time.time()`` seconds as ISO 8601 in UTC: 2026-11-22T03:00:49.123Z."""
     text = datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
+
+
+def parse_utc(text: str) -> float:
+    """Return a time in ISO 8601, such as ``utc`` writes, as seconds since 1970.
+
+    Without a zone it is UTC. Raise ValueError for other text.
+    """
+    when = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def began_of(header: Header) -> float | None:
+    """Return the time of day at 0 s of a run, seconds since 1970; None if it was not live."""
+    try:
+        return parse_utc(header.began or "")
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)

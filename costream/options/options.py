@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costream.core.places import KINDS, Place, check_places
@@ -57,6 +58,16 @@ class Options(
     def places(self) -> tuple[Place, ...]:
         """Zones, lines and masks. UsageError when two have one name."""
         return check_places((*self.zone, *self.line, *self.mask), "--zone, --line, --mask")
+
+    @property
+    def output_folder(self) -> Path | None:
+        """The folder of ``--output``; None for standard output, too."""
+        return None if self.output in (None, "-") else Path(str(self.output))
+
+    @property
+    def snapshot_folder(self) -> Path | None:
+        """The folder of ``--snapshots``."""
+        return None if self.snapshots is None else Path(self.snapshots)
 
     def with_places(self, places: Iterable[Place]) -> Options:
         """Return these options with other zones, lines and masks."""

@@ -13,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from costream.core.clock import began_of
 from costream.core.formatting import counted
 from costream.core.moments import moment_in_name
 from costream.core.records import Header
 from costream.report.markup import Html, folded
 from costream.report.swatches import patterns
-from costream.sinks.events import Event, began_of, event_of, event_page
+from costream.sinks.events import Event, event_of, event_page
 from costream.sinks.result_reader import Content, Totals, UnreadableRecord
 from costream.sinks.rotation import feed_of
 

@@ -7,7 +7,6 @@ start, a watch adds what a watch that was killed had written to its result file 
 
 from __future__ import annotations
 
-import json
 import logging
 import mmap
 import os
@@ -17,10 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from costream.core.clock import began_of
 from costream.core.errors import OutputError, UsageError
 from costream.core.formatting import counted
 from costream.core.places import Crossing, ZoneEvent
@@ -36,9 +35,9 @@ from costream.core.records import (
     dumps,
     to_json,
 )
-from costream.core.schema import from_json
 from costream.core.spelling import folded
-from costream.sinks.rotation import Rotation, oldest_part_s, parts
+from costream.sinks.result_reader import record_of
+from costream.sinks.rotation import Rotation, journal_files, oldest_part_s
 
 log = logging.getLogger("costream")
 
@@ -218,7 +217,7 @@ class EventStore:
     def open(self, header: Header) -> None:
         """Add a run, after what is missing of an earlier one."""
         self._header = header
-        self._began_s = _seconds(header.began) or self._clock()
+        self._began_s = began_of(header) or self._clock()
         self._flush()
 
     def write(self, record: Record) -> None:
@@ -298,8 +297,8 @@ class EventStore:
             (_valid(self._feed), _valid(str(self._folder.resolve()))),
         ).fetchall()
         for run, began_s in killed:
-            files = [*parts(self._folder, self._feed), self._folder / f"{self._feed}.jsonl"]
-            for record in _newest_records(reversed(files), began_s):
+            files = reversed([*journal_files(self._folder, self._feed)])
+            for record in _newest_records(files, began_s):
                 row = event_row(record, began_s)
                 if row is not None:
                     _insert(base, run, row)
@@ -418,7 +417,7 @@ def _newest_records(paths: Iterable[Path], began_s: float) -> Iterator[AnyRecord
         ):
             lines = _lines_of_run(data, began_s)
         if lines:
-            yield from filter(None, map(_record_of, lines))
+            yield from filter(None, map(record_of, lines))
             return
 
 
@@ -427,26 +426,8 @@ def _lines_of_run(data: mmap.mmap, began_s: float) -> list[bytes]:
     end = len(data)
     while (begin := data.rfind(_HEADER, 0, end)) >= 0:
         header, *lines = data[begin:end].split(b"\n", 1)
-        record = _record_of(header)
-        if isinstance(record, Header) and abs((_seconds(record.began) or 0.0) - began_s) < 1e-3:
+        record = record_of(header)
+        if isinstance(record, Header) and abs((began_of(record) or 0.0) - began_s) < 1e-3:
             return lines[0].split(b"\n")[-_LAST:] if lines else []
         end = begin
     return []
-
-
-def _record_of(line: bytes) -> AnyRecord | None:
-    try:
-        values = json.loads(line)
-        return from_json(values["type"], values)
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _seconds(began: str | None) -> float | None:
-    """Return a time of day of a header in seconds since 1970."""
-    if began is None:
-        return None
-    with suppress(ValueError):
-        at = datetime.fromisoformat(began.replace("Z", "+00:00"))
-        return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
-    return None

@@ -6,17 +6,17 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from costream.core.clock import began_of
 from costream.core.errors import SourceError
 from costream.core.records import AnyRecord, Header, Segment, plain
-from costream.core.schema import from_json
 from costream.sinks.event_search import find_events
 from costream.sinks.event_store import event_row
+from costream.sinks.result_reader import record_of
 
 # Records that are no events, as their lines begin: most lines of a file. They are not decoded.
 _NO_EVENTS = tuple(
@@ -74,15 +74,6 @@ def stored_events(path: Path, feeds: Sequence[str], since_s: float, most: int) -
     return events
 
 
-def began_of(header: Header) -> float | None:
-    """Return the time of day at 0 s of a run, seconds since 1970; None if it was not live."""
-    try:
-        began = datetime.fromisoformat((header.began or "").replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return began.replace(tzinfo=began.tzinfo or timezone.utc).timestamp()
-
-
 def events_in(path: Path, feed: str) -> Iterator[Event]:
     """Yield the events in a file of a watch, in its order; damaged lines are left out.
 
@@ -92,7 +83,7 @@ def events_in(path: Path, feed: str) -> Iterator[Event]:
     try:
         with path.open("rb") as file:
             for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
-                record = None if line.startswith(_NO_EVENTS) else _record(line)
+                record = None if line.startswith(_NO_EVENTS) else record_of(line)
                 if isinstance(record, Header):
                     began_s = began_of(record)
                 elif record is not None and began_s is not None:
@@ -121,11 +112,3 @@ def event_page(data: Mapping[str, Any], style: str = "") -> tuple[str, str, str]
     head, _, tail = template.partition("{{BODY}}")
     head = head.replace("{{POLICY}}", policy).replace("{{STYLE}}", style)
     return head, tail.replace("{{DATA}}", text), policy
-
-
-def _record(line: bytes) -> AnyRecord | None:
-    try:
-        fields = json.loads(line)
-        return from_json(str(fields["type"]), fields)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None

@@ -96,6 +96,18 @@ def runs(path: Path) -> Iterator[Iterator[Content]]:
         begin = ahead.pop() if ahead else None
 
 
+def record_of(line: bytes) -> AnyRecord | None:
+    """Return the record in a line of a ``.jsonl`` file; None if it is damaged or of no known type.
+
+    Results of a run are read by ``read_results``, which says what is damaged.
+    """
+    try:
+        fields = json.loads(line)
+        return from_json(str(fields["type"]), fields)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def _one_run(begin: Content, rest: Iterator[Content], ahead: list[Content]) -> Iterator[Content]:
     """Yield the contents up to the next header, which is put into ``ahead``."""
     headed = isinstance(begin, Header)

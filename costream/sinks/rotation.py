@@ -140,6 +140,13 @@ def oldest_part_s(directory: Path, name: str) -> float:
     return -math.inf
 
 
+def journal_files(directory: Path, name: str) -> Iterator[Path]:
+    """Yield the parts of NAME, the oldest first, and its current file, which need not be there."""
+    if directory.is_dir():
+        yield from parts(directory, name)
+    yield directory / f"{name}.jsonl"
+
+
 def _listed(directory: Path, name: str) -> list[tuple[str, int, str]]:
     """Return the start of each part, its number among the parts of that second, and its file."""
     pattern = re.compile(re.escape(name) + _PART)

@@ -17,12 +17,14 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+from costream.core.clock import began_of
+from costream.core.errors import SourceError
 from costream.core.records import Alert, Gap, Header, Segment, VideoFrame, dumps, to_json
 from costream.options.options import Options
 from costream.runtime.alerts.actions import AlertEvent
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch.web import TOKEN, WebPage, earlier_events
-from costream.sinks.events import began_of, event_of, events_in
+from costream.sinks.events import Event, event_of, events_in
 from kit.browser import browse, console, fit, needs_browser
 from kit.watched import feed, watch
 
@@ -214,6 +216,30 @@ def test_events_of_the_last_day_are_read_from_the_files(tmp_path, monkeypatch):
         assert [e["label"] for e in events] == ["x", "walk", "new"]
     finally:
         page.close()
+
+
+def test_a_folder_that_is_not_there_yet_has_no_earlier_events(tmp_path):
+    options = Options(output=str(tmp_path / "log"))
+    assert earlier_events(options, ["door"], 0.0) == []
+
+
+def test_whatever_the_reading_of_earlier_events_meets_the_page_opens(page, monkeypatch):
+    def fails(since_s: float) -> list[Event]:
+        raise SourceError("not a store")
+
+    page._read.clear()
+    page.begin({}, fails)
+    assert page._read.wait(5)
+
+
+def test_pictures_that_are_no_longer_in_memory_are_read_from_their_files(page, tmp_path):
+    alert = Alert(3.0, "fall", "fall", 0.9, 1.0)
+    for name in ["yard"] + ["door"] * 70:
+        (tmp_path / name).mkdir(exist_ok=True)
+        picture = AlertPicture(scene(), tmp_path / name / "yard.jpg" if name == "yard" else None)
+        page.do(AlertEvent(name, "2026-11-22T04:00:03.000Z", alert, None, picture))
+    assert get(f"{page.url}snapshot?feed=yard&name=yard.jpg")[2][:2] == b"\xff\xd8"
+    assert get(f"{page.url}snapshot?feed=door&name=yard.jpg")[0] == 404
 
 
 def test_every_kind_of_record_is_one_event_or_none():

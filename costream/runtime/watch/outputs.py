@@ -17,9 +17,7 @@ from costream.sinks.written_part import WrittenPart
 
 def file_sinks(options: Options, feed: str) -> list[Sink]:
     """Return the sinks for the records of a feed: its file, or standard output, and the store."""
-    output = options.output
-    folder = None if output in (None, "-") else Path(str(output))
-    pictures = None if options.snapshots is None else Path(options.snapshots)
+    output, folder, pictures = options.output, options.output_folder, options.snapshot_folder
     stored = options.db is not None and folder is None  # a file that is not rotated is not deleted
     rotation = Rotation.parse(options.rotate, options.keep, stored=stored)
     sinks: list[Sink] = []

@@ -350,7 +350,7 @@ def _alerts(
     options: Options, specs: Sequence[FeedSpec], model: Model, actions: Sequence[Action]
 ) -> Alerts:
     """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
-    alerts = Alerts(_folder(options.output), _folder(options.snapshots), actions)
+    alerts = Alerts(options.output_folder, options.snapshot_folder, actions)
     objects = model.info.card.finds_objects
     classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.info.heads)
     for spec in specs:
@@ -363,11 +363,6 @@ def _alerts(
             where = f"{heard[0].where} {heard[0].text!r}"
             raise UsageError(f"{model.info.card.name} does not take sound", where=where)
     return alerts
-
-
-def _folder(path: str | None) -> Path | None:
-    """Return the folder that an option names; None for standard output too."""
-    return None if path in (None, "-") else Path(str(path))
 
 
 def _scene(channel: FeedChannel) -> Scene | None:

@@ -12,13 +12,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from costream.core.clock import began_of, parse_utc
 from costream.core.errors import CostreamError, SourceError
 from costream.core.records import Alert, Header, Record, Summary
 from costream.core.status import FeedStatus, WatchStatus
@@ -28,8 +30,8 @@ from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch.http_server import HttpAnswer, HttpRequest, StatusServer
-from costream.sinks.events import Event, began_of, event_of, event_page, events_in, stored_events
-from costream.sinks.rotation import parts
+from costream.sinks.events import Event, event_of, event_page, events_in, stored_events
+from costream.sinks.rotation import journal_files
 
 TOKEN = "COSTREAM_WEB_TOKEN"  # environment variable
 MOST_EVENTS = 5000  # kept in memory and shown
@@ -40,6 +42,7 @@ _SHOW_S = 1.0  # interval of sending the status
 _READ_S = 10.0  # a page waits at most this long for the events of earlier watches
 _ALIVE_S = 10.0  # interval of a sign of life
 _CHUNK = 1 << 16
+_FILES = ("clip", "picture")  # fields of events with files
 _GZIP_FROM = 1024  # bytes
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -63,14 +66,13 @@ class WebPage:
     def __init__(self, address: str) -> None:
         """Raise UsageError if nothing can be served there."""
         self._changed = threading.Condition()  # guards the rest
-        self._events: deque[tuple[int, dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[_Shown] = deque(maxlen=MOST_EVENTS)
         self._newest = 0  # number of the newest event
         self._status: dict[str, Any] = {"feeds": [], "title": "costream", "about": "", "now": 0.0}
         self._status_number = 0
         self._shown_s = float("-inf")
         self._labels: tuple[str, ...] = ()
         self._pictures: OrderedDict[str, AlertPicture] = OrderedDict()  # by name
-        self._files: dict[tuple[str, str, str], Path] = {}  # by "clip" or "snapshot", feed, name
         self._scenes: Mapping[str, Callable[[], Scene | None]] = {}
         self._read = threading.Event()  # the events of earlier watches
         self._watch = secrets.token_hex(4)  # tells a page that another watch answers
@@ -118,26 +120,21 @@ class WebPage:
 
     def do(self, event: AlertEvent) -> None:
         """Show an alert, with its picture and clip."""
-        at_s = datetime.fromisoformat(event.at.replace("Z", "+00:00")).timestamp()
-        shown = event_of(event.alert, event.feed, at_s - event.alert.time_s)
-        if shown is None:
+        shown = event_of(event.alert, event.feed, parse_utc(event.at) - event.alert.time_s)
+        assert shown is not None
+        picture, files = event.snapshot, {} if event.clip is None else {"clip": event.clip}
+        if picture is None:
+            self.event(shown, files)
             return
-        picture = event.snapshot
-        more = {**shown.more, "picture": None}
-        if event.clip is not None:
-            more["clip"] = event.clip.name
-            self._files["clip", event.feed, event.clip.name] = event.clip
-        if picture is not None:
-            picture.jpeg()  # drawn here, as the frame is kept until then
-            name = f"{self._newest}-{int(1000 * at_s)}.jpg"
-            more["picture"] = name if picture.path is None else picture.path.name
-            with self._changed:
-                self._pictures[str(more["picture"])] = picture
-                while len(self._pictures) > _MOST_PICTURES:
-                    old, gone = self._pictures.popitem(last=False)
-                    if gone.path is not None:
-                        self._files["snapshot", event.feed, old] = gone.path
-        self._add([replace(shown, more=more)])
+        picture.jpeg()  # drawn here, as the frame is kept until then
+        if picture.path is not None:
+            files["picture"] = picture.path
+        with self._changed:
+            name = f"{self._newest}.jpg" if picture.path is None else picture.path.name
+            self._pictures[name] = picture
+            while len(self._pictures) > _MOST_PICTURES:
+                self._pictures.popitem(last=False)
+        self.event(replace(shown, more={**shown.more, "picture": name}), files)
 
     def cancel(self) -> None:
         """Do nothing: showing takes no time."""
@@ -146,9 +143,12 @@ class WebPage:
         """Return a sink that shows the events of a feed."""
         return PageSink(self, feed)
 
-    def event(self, event: Event) -> None:
-        """Show an event."""
-        self._add([event])
+    def event(self, event: Event, files: Mapping[str, Path] = MappingProxyType({})) -> None:
+        """Show an event; ``files``: its clip and picture, as far as they are written."""
+        with self._changed:
+            self._newest += 1
+            self._events.append(_Shown.of(self._newest, event, files))
+            self._changed.notify_all()
 
     def close(self) -> None:
         """End the streams and stop listening. May be called again."""
@@ -197,7 +197,7 @@ class WebPage:
         with self._changed:
             data = {
                 "live": True,
-                "events": [event for _, event in self._events],
+                "events": [shown.event for shown in self._events],
                 "watch": self._watch,
                 "newest": self._newest,
                 "most": MOST_EVENTS,
@@ -230,7 +230,7 @@ class WebPage:
                 with self._changed:
                     if self._newest <= number and self._status_number == shown:
                         self._changed.wait(_ALIVE_S)
-                    come = [event for n, event in self._events if n > number]
+                    come = [each.event for each in self._events if each.number > number]
                     number, new_status = self._newest, self._status_number != shown
                     status, shown = self._status, self._status_number
                 if come:
@@ -248,7 +248,7 @@ class WebPage:
                 return _jpeg(AlertPicture(scene, None).jpeg())
         if path == "/snapshot" and name in self._pictures:
             return _jpeg(self._pictures[name].jpeg())
-        file = self._files.get((path.strip("/"), feed, name))  # only what an event has named
+        file = self._file(path, feed, name)
         if file is not None:
             try:
                 return _sent(file)
@@ -256,12 +256,20 @@ class WebPage:
                 return _text(HTTPStatus.NOT_FOUND, "the file is not there, or not there yet\n")
         return _text(HTTPStatus.NOT_FOUND, "not found; try /\n")
 
+    def _file(self, path: str, feed: str, name: str) -> Path | None:
+        """Return the file that an event of a feed has named."""
+        field = {"/clip": "clip", "/snapshot": "picture"}.get(path, "")
+        with self._changed:
+            files = [each.files for each in self._events if each.event["feed"] == feed]
+        found = (each[field] for each in reversed(files) if field in each)
+        return next((file for file in found if file.name == name), None)
+
     # What is shown.
 
     def _status_json(self, status: WatchStatus) -> dict[str, Any]:
         names = [feed.name for feed in status.feeds]
         title = ", ".join(names) if len(names) <= 3 else counted(len(names), "feed")
-        began = datetime.fromisoformat(status.began.replace("Z", "+00:00")).astimezone()
+        began = datetime.fromtimestamp(parse_utc(status.began))
         return {
             "now": time.time(),
             "title": title,
@@ -280,36 +288,37 @@ class WebPage:
             "picture": scene is not None and scene() is not None,
         }
 
-    def _add(self, events: list[Event]) -> None:
-        with self._changed:
-            for event in events:
-                self._newest += 1
-                self._events.append((self._newest, event.to_json()))
-            self._changed.notify_all()
-
     def _read_earlier(self, earlier: Callable[[float], list[Event]]) -> None:
         """Put the events of the last day before those that have come meanwhile."""
         began_s = time.time()
+        found: list[Event] = []
         try:
-            found = earlier(began_s - _EARLIER_S)
-        except CostreamError:
-            found = []
-        shown = [self._served(event) for event in found if event.end_s < began_s]
-        with self._changed:
-            room = MOST_EVENTS - len(self._events)
-            for number, event in enumerate(reversed(shown[max(0, len(shown) - room) :])):
-                self._events.appendleft((-number, event.to_json()))
-        self._read.set()
+            with suppress(CostreamError):
+                found = [e for e in earlier(began_s - _EARLIER_S) if e.end_s < began_s]
+            with self._changed:
+                room = MOST_EVENTS - len(self._events)
+                for number, event in enumerate(reversed(found[max(0, len(found) - room) :])):
+                    files = {
+                        name: Path(event.more[name]) for name in _FILES if event.more.get(name)
+                    }
+                    self._events.appendleft(_Shown.of(-number, event, files))
+        finally:
+            self._read.set()
 
-    def _served(self, event: Event) -> Event:
-        """Return an event with the names of its files, which are served under them."""
-        more = dict(event.more)
-        for kind, field in (("clip", "clip"), ("snapshot", "picture")):
-            if more.get(field):
-                path = Path(more[field])
-                more[field] = path.name
-                self._files[kind, event.feed, path.name] = path
-        return replace(event, more=more)
+
+@dataclass(frozen=True)
+class _Shown:
+    """An event on the page, its number, and its files by the name of their field."""
+
+    number: int
+    event: dict[str, Any]
+    files: Mapping[str, Path]
+
+    @classmethod
+    def of(cls, number: int, event: Event, files: Mapping[str, Path]) -> _Shown:
+        """Return an event whose files are called by their names."""
+        names = {field: path.name for field, path in files.items()}
+        return cls(number, {**event.to_json(), **names}, files)
 
 
 def earlier_events(options: Options, feeds: Sequence[str], since_s: float) -> list[Event]:
@@ -319,19 +328,18 @@ def earlier_events(options: Options, feeds: Sequence[str], since_s: float) -> li
     """
     if options.db is not None:
         return stored_events(Path(options.db), feeds, since_s, MOST_EVENTS)
-    if options.output in (None, "-"):
+    folder = options.output_folder
+    if folder is None:
         return []
-    folder = Path(str(options.output))
-    pictures = None if options.snapshots is None else Path(options.snapshots)
     found: list[Event] = []
     for feed in feeds:
-        for path in [*parts(folder, feed), folder / f"{feed}.jsonl"]:
+        for path in journal_files(folder, feed):
             with suppress(OSError, SourceError):  # it has been deleted, or is not there yet
                 if path.stat().st_mtime >= since_s:
                     found += [event for event in events_in(path, feed) if event.end_s > since_s]
     for k, event in enumerate(found):
         more = dict(event.more)
-        for name, where in (("clip", folder), ("picture", pictures)):
+        for name, where in zip(_FILES, (folder, options.snapshot_folder), strict=True):
             file = more.get(name)
             if file is not None and where is not None and Path(file).name == file:
                 more[name] = str(where / file)

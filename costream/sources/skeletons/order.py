@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
-from costream.core.clock import parse_time
+from costream.core.clock import parse_time, parse_utc
 from costream.core.errors import UsageError
 from costream.sources.skeletons.text_lines import decimal, is_valid
 
@@ -84,14 +83,8 @@ def by_time(rows: Iterable[Row], keys: RowKeys) -> list[Row]:
 def moment(cell: str) -> float:
     """Return a time, a frame number or a date as a number; NaN for other text."""
     text = cell.strip()
-    read = next((read for read in (decimal, calendar_s, clock_s) if is_valid(read, text)), None)
+    read = next((read for read in (decimal, parse_utc, clock_s) if is_valid(read, text)), None)
     return math.nan if read is None else read(text)
-
-
-def calendar_s(text: str) -> float:
-    """Read "2026-01-31T12:00:00.040Z"; without a zone it is UTC."""
-    when = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
 
 
 def clock_s(text: str) -> float:

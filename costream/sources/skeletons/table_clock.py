@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from costream.core.clock import parse_utc
 from costream.core.errors import SourceError
-from costream.sources.skeletons.order import calendar_s, clock_s
+from costream.sources.skeletons.order import clock_s
 from costream.sources.skeletons.table_schema import TableSchema
 from costream.sources.skeletons.text_lines import decimal, is_valid
 
@@ -100,7 +101,7 @@ class TableClock:
         try:
             first = decimal(text)
         except ValueError:
-            read = calendar_s if is_valid(calendar_s, text) else clock_s
+            read = parse_utc if is_valid(parse_utc, text) else clock_s
             self._unit_is_certain = True
         else:
             if unit_s is None and first >= CALENDAR_S:
