@@ -498,8 +498,9 @@ def plain(value: Any) -> Any:
 
 
 # "connecting": not open yet; "live": receiving data; "stalled": open, but no data for a while;
-# "waiting": lost, will be retried; "lost": given up; "ended": finished, or stopped
-FeedState = Literal["connecting", "live", "stalled", "waiting", "lost", "ended"]
+# "waiting": lost, will be retried; "off": switched off; "lost": given up; "ended": finished, or
+# stopped
+FeedState = Literal["connecting", "live", "stalled", "waiting", "off", "lost", "ended"]
 
 
 PixelSize: TypeAlias = tuple[int, int]  # width, height

@@ -64,7 +64,7 @@ def test_what_rules_mean(text, fields):
         (
             "fall >= 0.8 0.9",
             13,
-            "'for', 'until', 'every', 'between', 'on', 'at most' or 'again after', not '0.9'",
+            "'between', 'on', 'not on', 'at most' or 'again after', not '0.9'",
         ),
         ("fall for", 9, "a time"),
         ("fall for 2w", 10, "a time, as in 2s or 1h30m, not '2w'"),

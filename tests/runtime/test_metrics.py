@@ -99,7 +99,7 @@ def test_every_figure_of_a_feed():
     }
     assert states["live"] == 1
     assert sum(states.values()) == 1
-    assert len(states) == 6
+    assert len(states) == 7
     assert samples["costream_feed_active", (("feed", "door"), ("label", "walk"))] == 1
     assert samples["costream_info", (("version", "0.1.0"), ("model", "cooadtr"))] == 1
 

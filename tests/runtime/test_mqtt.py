@@ -84,16 +84,18 @@ SCHEMA: dict[str, tuple[set[str], set[str]]] = {
     "binary_sensor": ({"state_topic"}, {"payload_on", "payload_off", "off_delay"}),
     "switch": ({"state_topic", "command_topic"}, {"entity_category", "retain"}),
     "image": ({"image_topic"}, {"content_type"}),
+    "button": ({"command_topic"}, {"entity_category", "payload_press"}),
 }  # fmt: skip
 
 
 def test_descriptions_are_as_home_assistant_documents_them() -> None:
     found = list(descriptions(SPECS, "costream", "yolos-tiny"))
     kinds = [topic.split("/")[0] for topic, _ in found]
-    assert kinds == ["sensor", "image", "sensor", "sensor", "binary_sensor", "switch",
-                     "binary_sensor", "switch", "sensor"]  # fmt: skip
+    assert kinds == ["sensor", "switch", "image", "button", "sensor", "sensor", "binary_sensor",
+                     "switch", "binary_sensor", "switch",
+                     "sensor", "switch", "image", "button"]  # fmt: skip
     silent = descriptions(SPECS, "costream", "cosounds", sound=True, pictures=False)
-    assert "image" not in {topic.split("/")[0] for topic, _ in silent}
+    assert not {topic.split("/")[0] for topic, _ in silent} & {"image", "button"}
     ids = set()
     for topic, payload in found:
         component, node, name = topic.split("/")
@@ -108,8 +110,8 @@ def test_descriptions_are_as_home_assistant_documents_them() -> None:
         ids.add(payload["unique_id"])
         json.dumps(payload, allow_nan=False)
     assert len(ids) == len(found)
-    assert found[2][1]["value_template"] == "{{ value_json.now }}"
-    assert found[2][1]["state_topic"] == "costream/door/zone/front door"
+    assert found[4][1]["value_template"] == "{{ value_json.now }}"
+    assert found[4][1]["state_topic"] == "costream/door/zone/front door"
 
 
 @needs_broker
@@ -121,7 +123,9 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
     status = watch(seen, feed(HOSTILE, state="waiting", active="x"))
     scene = Scene(VideoFrame(0, 0.0, 0, lambda: np.zeros((48, 64, 3), np.uint8)), (), (DOOR,))
     with Broker(tmp_path) as broker, Listener(broker) as heard:
-        publisher = publishing(f"mqtt://127.0.0.1:{broker.port}/site/a")
+        scenes = {"door": lambda: scene, HOSTILE: lambda: None}
+        publisher = MqttPublisher(f"mqtt://127.0.0.1:{broker.port}/site/a")
+        publisher.begin(SPECS, INFO, lambda *_: None, scenes)
         publisher.show(status)
         publisher.do(replace(EVENT, snapshot=AlertPicture(scene, None)))
         publisher.sink("door").write(VISIT)
@@ -144,15 +148,20 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
         assert (event["type"], event["zone"], event["feed"]) == ("zone", "front door", "door")
         with Image.open(io.BytesIO(heard.newest("site/a/door/snapshot") or b"")) as picture:
             assert picture.size == (64, 48)
+        publisher._state("door/snapshot", b"another")
+        for name in ("door", topic_part(HOSTILE)):  # the second has no picture yet
+            publisher._client.publish(f"site/a/{name}/snapshot/now", "PRESS")
+        wait_until(lambda: len(heard.all("site/a/door/snapshot")) == 3)
+        assert heard.newest(f"site/a/{topic_part(HOSTILE)}/snapshot") is None
         before = len(heard.messages)
         publisher.show(status)  # nothing has changed
         publisher.show(watch(replace(seen, active="sit"), status.feeds[1]))
         wait_until(lambda: heard.newest("site/a/door/label") == b"sit")
         assert len(heard.messages) == before + 1
         with Listener(broker) as late:  # what is retained
-            wait_until(lambda: len(late.messages) >= 9 + 11)
+            wait_until(lambda: len(late.messages) >= 14 + 13)
             topics = {topic for topic, _ in late.messages}
-        assert sum(topic.startswith("homeassistant/") for topic in topics) == 9
+        assert sum(topic.startswith("homeassistant/") for topic in topics) == 14
         assert not topics & {"site/a/door/alert", "site/a/door/event"}
         publisher.close()
         wait_until(lambda: heard.newest("site/a/status") == b"offline")
@@ -182,7 +191,7 @@ def test_a_rule_is_switched_by_a_command_also_a_retained_one(tmp_path: Path) -> 
             publisher._client.publish(f"{topic}/set", "OFF", retain=True)
             wait_until(lambda: heard.newest(f"{topic}/enabled") == b"OFF")
             publisher.close()
-            alerts.enable("door", None, True)
+            alerts.enable("door", "lost", True)
 
 
 @needs_broker
@@ -224,19 +233,19 @@ def test_what_is_gone_since_the_last_watch_is_removed(tmp_path: Path) -> None:
         for other in (publishing(f"{url}/other"), first := publishing(url)):
             other.show(watch(seen, feed(HOSTILE, state="waiting", active="x")))
         wait_until(lambda: heard.newest("costream/door/zone/front door"))
-        wait_until(lambda: sum(t.startswith("homeassistant/") for t, _ in heard.messages) >= 18)
+        wait_until(lambda: sum(t.startswith("homeassistant/") for t, _ in heard.messages) >= 28)
         first.close()
         second = publishing(url, fewer)
         described = {f"homeassistant/{t}/config" for t, _ in descriptions(fewer, "costream", "x")}
 
         def retained() -> set[str]:
             with Listener(broker) as late:
-                wait_until(lambda: len(late.messages) >= 9 + 5)
+                wait_until(lambda: len(late.messages) >= 14 + 8)
                 time.sleep(0.2)
                 return {t for t, p in late.messages if p and t.startswith("homeassistant/")}
 
         wait_until(lambda: {t for t in retained() if "/costream_" in t} == described)
-        assert sum("/other_" in topic for topic in retained()) == 9
+        assert sum("/other_" in topic for topic in retained()) == 14
         with Listener(broker) as late:
             wait_until(lambda: late.newest("costream/door/label"))
             assert late.newest("costream/door/zone/front door") is None

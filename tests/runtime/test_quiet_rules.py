@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -18,6 +18,8 @@ from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
 CLASSES = RuleLabels(("nothing", "walk"), (0.5, 0.5), frozenset({0}))
 ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Pacific/Apia")
 WORK = frozenset(range(5))
+HOLIDAYS = date(2026, 12, 24), date(2026, 12, 26)
+NEW_YEAR = date(2027, 1, 1), date(2027, 1, 1)
 
 
 def fired(text: str, scores, step_s: float = 1.0, clock=datetime.now) -> list[float]:
@@ -40,6 +42,10 @@ def fired(text: str, scores, step_s: float = 1.0, clock=datetime.now) -> list[fl
         ("walk on sat,SUNDAY", {"times": DayTimes(days=frozenset({5, 6}))}),
         ("walk on Fri-Mon", {"times": DayTimes(days=frozenset({4, 5, 6, 0}))}),
         ("walk between 0:00-24:00", {"times": DayTimes()}),
+        (
+            "walk not on 2026-12-24..2026-12-26,2027-01-01 between 22-6",
+            {"times": DayTimes(1320, 360, without=(HOLIDAYS, NEW_YEAR))},
+        ),
         ("walk at most 3 an hour", {"most": 3, "most_s": 3600.0}),
         ("walk every 5s at most 1 a day", {"every_s": 5.0, "most": 1, "most_s": 86_400.0}),
         ("walk again after 10min", {"again_s": 600.0}),
@@ -58,10 +64,13 @@ def test_what_the_clauses_mean(text, fields):
         ("walk between 22:00", "times of day, as in 22:00-06:00, not '22:00'"),
         ("walk between 22:00-25:00", "times of day"),
         ("walk between 8:00-8:00", "times of day"),
+        ("walk not on Mon", "dates, as in 2026-12-24 or 2026-12-24..2026-12-26, not 'Mon'"),
+        ("walk not on 2026-12-24..2026-12-23", "dates, as in"),
+        ("walk not on 2026-02-30", "dates, as in"),
         ("walk at most 0 an hour", "an integer of at least 1"),
         ("walk at most 3 a week", "'a minute', 'an hour' or 'a day', not 'week'"),
-        ("walk between 8-9 between 10-11", "'for', 'until', 'every', 'on', 'at most'"),
-        ("car crosses gate again after 5s", "'every', 'between', 'on' or 'at most'"),
+        ("walk between 8-9 between 10-11", "'for', 'until', 'every', 'on', 'not on', 'at most'"),
+        ("car crosses gate again after 5s", "'every', 'between', 'on', 'not on' or 'at most'"),
     ],
 )
 def test_mistakes_name_the_place(text, wanted):
@@ -77,7 +86,9 @@ def in_a_window(times: DayTimes, at: datetime) -> bool:
         midnight = datetime(wall.year, wall.month, wall.day) - timedelta(days=ago)
         begin, end = (midnight + timedelta(minutes=m) for m in (times.begin, times.end))
         end += timedelta(days=times.end <= times.begin)
-        if midnight.weekday() in times.days and begin <= wall < end:
+        day, without = midnight.date(), times.without
+        is_silent = any(first <= day <= last for first, last in without)
+        if midnight.weekday() in times.days and begin <= wall < end and not is_silent:
             return True
     return False
 
@@ -88,11 +99,15 @@ def in_a_window(times: DayTimes, at: datetime) -> bool:
     st.integers(0, 1439),
     st.integers(1, 1440),
     st.frozensets(st.integers(0, 6), min_size=1),
+    st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 2)), max_size=2),
 )
-def test_times_are_those_of_the_wall_clock(seconds, zone, begin, end, days):
+def test_times_are_those_of_the_wall_clock(seconds, zone, begin, end, days, silent):
     """In all zones, whether or not summer time begins or ends there."""
     if begin != end:
-        times, at = DayTimes(begin, end, days), datetime.fromtimestamp(seconds, ZoneInfo(zone))
+        at = datetime.fromtimestamp(seconds, ZoneInfo(zone))
+        firsts = [(at.date() + timedelta(days=k), length) for k, length in silent]
+        without = tuple((day, day + timedelta(days=length)) for day, length in firsts)
+        times = DayTimes(begin, end, days, without)
         assert times.contains(at) == in_a_window(times, at)
 
 

@@ -14,11 +14,13 @@ from costream.core.clock import Tick
 from costream.core.records import FeatureRow, Gap, SourceInfo
 from costream.models.catalogue import load_model
 from costream.options.options import Options
+from costream.runtime.alerts.alerts import AlertOptions
 from costream.runtime.recorder import StreamRecorder
 from costream.runtime.watch import command
 from costream.runtime.watch.buffer import Buffer, ReadyStep
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.feed import Feed
+from costream.runtime.watch.feed_list import FeedSpec
 from kit.media import excerpt
 from kit.paths import SAMPLES
 from kit.runs import records
@@ -100,7 +102,8 @@ def test_gaps_never_overlap():
     recorder.open(info)
     buffer = Buffer(9, 2.0, block=False, arrived=threading.Condition())
     source = ItemSource(info, [])
-    channel = FeedChannel(None, 0, Feed("x", source, iter, buffer), recorder)
+    spec = FeedSpec("x", "x", "x", AlertOptions())
+    channel = FeedChannel(spec, 0, Feed("x", source, iter, buffer), recorder)
 
     def step(time_s):
         return ReadyStep(Tick(0, time_s, FeatureRow(0, time_s, None), True), 0.0, 0.0, 0.0, 0.125)
@@ -114,9 +117,18 @@ def test_gaps_never_overlap():
     assert channel.before(step(20.0), 1.0, part=0.1) is None  # as far apart as it is thinned to be
     buffer.late += 20
     assert channel.before(step(24.0), 1.0) is not None
+    channel.switch(False)
+    off = [channel.leave_silent(25.0 + k) for k in range(3)]
+    assert [gap is None for gap in off] == [False, True, True]
+    assert channel.handle(Gap(27.0, 28.0, "no data")) is None  # nothing is expected meanwhile
+    assert (channel.status(0.0).state, channel.scene) == ("off", None)
+    channel.switch(True)
+    assert channel.before(step(29.0), 1.0) is not None  # the network begins again
+    assert channel.before(step(29.1), 1.0) is None
     told = [(gap.start_s, gap.end_s, gap.reason) for gap in sink.of(Gap)]
-    dropped = "20 steps dropped: this machine is too slow"
-    assert told == [(12.31, 15.53, "no data"), (15.53, 16.0, "no data"), (20.0, 24.0, dropped)]
+    dropped, off = "20 steps dropped: this machine is too slow", "switched off"
+    assert told == [(12.31, 15.53, "no data"), (15.53, 16.0, "no data"), (20.0, 24.0, dropped),
+                    (24.0, 25.0, off), (25.0, 29.0, off)]  # fmt: skip
 
 
 @pytest.mark.slow

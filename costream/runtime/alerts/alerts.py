@@ -136,10 +136,10 @@ class Alerts:
         alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*step)]
         return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
 
-    def enable(self, feed: str, rule: str | None, enabled: bool) -> None:
-        """Let a rule of a feed (by its text; None: all of them) fire, or not; by any thread."""
+    def enable(self, feed: str, rule: str, enabled: bool) -> None:
+        """Let a rule of a feed (by its text) fire, or not; by any thread."""
         for evaluator in self._feeds[feed].evaluators:
-            if rule in (None, evaluator.rule.text):
+            if rule == evaluator.rule.text:
                 evaluator.enable(enabled)
 
     def holding(self, feed: str) -> dict[str, bool]:

@@ -177,6 +177,9 @@ class RuleEvaluator:
         away, rule = self._away, self.rule
         if rule.kind not in ("gap", "lost") or state == "ended":
             return []
+        if state == "off":
+            self._away, self.holding = _Watched(), False
+            return []
         if rule.kind == "gap":
             away.since_s = now_s - age_s
             away.armed = away.armed or now_s - away.since_s < rule.for_s - SLACK_S

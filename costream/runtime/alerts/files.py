@@ -35,7 +35,7 @@ class AlertRules:
                 raise UsageError(what, where="--on", hint="as in 'error>=0.8 for 3s'")
             if rule.times is not None:
                 what = f"{rule.text!r}: data of files have no times of day"
-                raise UsageError(what, where="--on", hint="omit 'between' and 'on'")
+                raise UsageError(what, where="--on", hint="omit 'between', 'on' and 'not on'")
         heads = model.info.heads
         classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in heads)
         rules = cls(options, alerts, classes)

@@ -13,7 +13,8 @@ A rule is one line::
 
 and at the end of any of these::
 
-    [between 22:00-06:00] [on Mon-Fri,Sun] [at most N a minute|an hour|a day] [again after TIME]
+    [between 22:00-06:00] [on Mon-Fri,Sun] [not on 2026-12-24..2026-12-26,2027-01-01]
+    [at most N a minute|an hour|a day] [again after TIME]
 
 * ``LABEL`` is a label of the model, quoted if it contains ``>`` or a keyword of the rule syntax, as
   ``ZONE`` and ``LINE`` are;
@@ -34,9 +35,9 @@ and at the end of any of these::
 * ``gap`` fires once the feed has delivered no data for ``TIME``; ``lost`` when its connection is
   lost or cannot be made, or has been down for ``TIME``. Either fires again only after data have
   arrived, and ``every`` applies to it too.
-* Outside the times of ``between`` and ``on``, by the clock of this machine, the condition of a rule
-  does not hold; a time such as ``for`` may begin before. ``at most`` limits the alerts of a rule on
-  one feed, ``again after`` repeats an alert while its condition goes on holding.
+* Outside the times of ``between``, ``on`` and ``not on``, by the clock of this machine, the
+  condition of a rule does not hold; a time such as ``for`` may begin before. ``at most`` limits the
+  alerts of a rule on one feed, ``again after`` repeats one while its condition goes on holding.
 
 A TIME is ``2s``, ``0.5``, ``1h30m`` or ``1:30``. The clauses after LABEL may come in any order.
 """
@@ -54,7 +55,7 @@ from costream.core.errors import UsageError
 from costream.core.hysteresis import LastingPresence
 from costream.core.records import LOW
 from costream.core.spelling import composed, folded
-from costream.runtime.alerts.daytimes import DayTimes, parse_days, parse_range
+from costream.runtime.alerts.daytimes import DayTimes, parse_dates, parse_days, parse_range
 from costream.weights_io.card import Card, Timeline
 
 EVERY_S = 30.0
@@ -62,7 +63,7 @@ _MOST = 1000  # objects that a rule counts to
 _LOUDEST_DB = 200.0
 ANY = "*"
 _WORDS = ("for", "until", "every", "in", "crosses")
-_FIRST_WORDS = {"at": "at most", "again": "again after"}
+_FIRST_WORDS = {"at": "at most", "again": "again after", "not": "not on"}
 _SPANS_S = {"minute": 60.0, "hour": 3600.0, "day": 86_400.0}
 HEARD = ("level", "sound")
 LOUD_DB = 12.0
@@ -303,6 +304,7 @@ class _Parser:
             "every",
             "between",
             "on",
+            "not",
             "at",
             *([] if rule.kind == "crosses" else ["again"]),
         ]
@@ -313,7 +315,8 @@ class _Parser:
                 raise self._error(word, _alternatives(left))
             left.remove(word.text)
             found |= self._clause(word.text)
-        days = {name: found.pop(name) for name in ("begin", "end", "days") if name in found}
+        names = ("begin", "end", "days", "without")
+        days = {name: found.pop(name) for name in names if name in found}
         if days:
             found["times"] = DayTimes(**days)
         if found.get("again_s") is not None:
@@ -338,10 +341,21 @@ class _Parser:
             if days is None:
                 raise self._error(token, "days, as in Mon-Fri or Sat,Sun")
             return {"days": days}
+        if word == "not":
+            return self._dates()
         if word == "at":
             return self._limit()
         self._take("word", "after", "'after' and a time: again after 10min")
         return {"again_s": self._time()}
+
+    def _dates(self) -> dict[str, Any]:
+        """Return the fields of "not on 2026-12-24..2026-12-26"."""
+        self._take("word", "on", "'on' and dates: not on 2026-12-24..2026-12-26")
+        token = self._take("word", None, "dates, as in 2026-12-24 or 2026-12-24..2026-12-26")
+        dates = parse_dates(token.text)
+        if dates is None:
+            raise self._error(token, "dates, as in 2026-12-24 or 2026-12-24..2026-12-26")
+        return {"without": dates}
 
     def _limit(self) -> dict[str, Any]:
         """Return the fields of "most N an hour"."""
@@ -366,6 +380,7 @@ class _Parser:
         return {
             "between": after[:1].isdigit(),
             "on": parse_days(after) is not None,
+            "not": after == "on",
             "at": after == "most",
             "again": after == "after",
         }.get(self._peek.text, self._peek.text in _WORDS)

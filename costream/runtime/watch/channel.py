@@ -27,6 +27,7 @@ from costream.sources.base import Connection
 
 log = logging.getLogger("costream")
 
+SWITCHED_OFF = "switched off"  # reason of gaps
 LOG_S = 60.0  # interval between messages about one thing
 # An open feed without data for this long, in addition to its usual pauses, is stalled.
 STALLED_S = 2.0
@@ -46,6 +47,8 @@ class FeedChannel:
         self.spec, self.row, self.feed, self.recorder = spec, row, feed, recorder
         self.ended = False
         self._complete = False  # the source ended by itself
+        self._is_off = False  # as switched by any thread ...
+        self._is_silent = False  # ... and since a step that was not taken
         self.lost = False  # it was given up, or cannot be read
         self._why = ""  # it was lost
         self._left_out_for_budget = 0  # steps
@@ -107,6 +110,24 @@ class FeedChannel:
         times = (self.began_s, self.now_s, self._last_s)
         return Snapshot(next_step, *times, self.recorder.smoothed(), newest)
 
+    def switch(self, is_on: bool) -> None:
+        """Take the steps of the feed, or not; by any thread. Its connection stays."""
+        self._is_off = not is_on
+
+    @property
+    def is_off(self) -> bool:
+        """Whether steps are not taken."""
+        return self._is_off
+
+    def leave_silent(self, time_s: float) -> Gap | None:
+        """Leave out a step while the feed is switched off; return a gap at the first one."""
+        last_s, self._last_s, self.scene = self._last_s, time_s, None
+        self._jumped, self._resumed = self._drops, False
+        if self._is_silent:
+            return None
+        self._is_silent = True
+        return self._gap(Gap(time_s if last_s is None else last_s, time_s, SWITCHED_OFF))
+
     def stop(self) -> None:
         """Ask the feed's thread to end soon."""
         self._complete = self.ended and not self.lost
@@ -118,6 +139,8 @@ class FeedChannel:
             self._open(event)
         elif isinstance(event, Gap):
             self._smoothed = ()
+            if self._is_silent:
+                return None
             if self._resumed and self._last_s is not None:  # no connection when the watch began
                 begin_s, self._resumed = min(self._last_s, event.start_s), False
                 event = replace(event, start_s=begin_s, reason=f"not running, {event.reason}")
@@ -141,6 +164,9 @@ class FeedChannel:
         self._last_s = time_s
         lost = {reason: drops[reason] - self._jumped[reason] for reason in drops}
         self._jumped = drops
+        if self._is_silent:
+            self._is_silent = False
+            return self._gap(Gap(self._gap_end_s, time_s, SWITCHED_OFF))
         if last_s is None:
             return None
         if self._resumed:  # the restored state of the network stays valid
@@ -211,7 +237,9 @@ class FeedChannel:
         """Finish the files. A connection that is down at the end is recorded as a gap."""
         if not self.recorder.opened:
             return
-        if not self.ended:
+        if self._is_silent:
+            self._gap(Gap(self._gap_end_s, max(self.now_s, self._gap_end_s), SWITCHED_OFF))
+        elif not self.ended:
             connection = self.feed.connection
             if connection.state != "live":
                 last_s = 0.0 if self._last_s is None else self._last_s
@@ -233,7 +261,7 @@ class FeedChannel:
         recorder, connection = self.recorder, self.feed.connection
         counters = recorder.counters
         age_s = None if self.feed.newest_s is None else now_s - self.feed.newest_s
-        is_live = connection.state == "live"
+        is_live = connection.state == "live" and not self._is_off
         top, active = next(iter(recorder.top.values()), ()), recorder.active
         persons = recorder.persons
         if persons is not None and not is_live:
@@ -275,6 +303,8 @@ class FeedChannel:
             return "lost"
         if self.ended:
             return "ended"
+        if self._is_off:
+            return "off"
         if connection.state == "live" and age_s is not None:
             usual_s = STALLED_S + JITTER * self.feed.pause_s(now_s)
             return "live" if age_s <= usual_s else "stalled"

@@ -28,9 +28,17 @@ def topic_part(text: str) -> str:
     return quote(text.encode("utf-8", "surrogateescape"), safe=" ()@=,;!'")
 
 
-def switch_topic(feed: str, rule: str) -> str:
-    """Return the topic, below the prefix, of whether a rule may fire."""
-    return f"{topic_part(feed)}/rule/{topic_part(rule)}"
+def switch_topic(feed: str, rule: str | None) -> str:
+    """Return the topic, below the prefix, of a rule; of its feed if ``rule`` is None.
+
+    Below it are ``enabled`` and ``set``.
+    """
+    return topic_part(feed) if rule is None else f"{topic_part(feed)}/rule/{topic_part(rule)}"
+
+
+def button_topic(feed: str) -> str:
+    """Return the topic, below the prefix, of commands to take a picture."""
+    return f"{topic_part(feed)}/snapshot/now"
 
 
 def _slug(text: str) -> str:
@@ -41,19 +49,20 @@ def _slug(text: str) -> str:
     return f"{slug}_{hashlib.sha1(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def described_state(payload: str | bytes, prefix: str) -> str | None:
-    """Return the topic, below ``prefix``, of the state in a description of Home Assistant.
+def described_topic(payload: str | bytes, prefix: str) -> str | None:
+    """Return the topic, below ``prefix``, of the state or command in a description.
 
     None if the description was not made by a watch with this prefix.
     """
     try:
         description = json.loads(payload)
         topics = [entry["topic"] for entry in description["availability"]]
-        state = str(description.get("state_topic") or description["image_topic"])
+        names = ("state_topic", "image_topic", "command_topic")
+        topic = str(next(description[name] for name in names if name in description))
         ours = description["origin"]["name"] == "costream" and f"{prefix}/status" in topics
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return None
-    return state.removeprefix(f"{prefix}/") if ours else None
+    return topic.removeprefix(f"{prefix}/") if ours else None
 
 
 def shown(text: str) -> str:
@@ -102,7 +111,7 @@ def descriptions(
     """Yield the topics and payloads that describe the feeds to Home Assistant.
 
     ``heads``: names of several models. ``sound``: levels are measured. ``persons``: persons are
-    followed. ``pictures``: alerts have snapshots.
+    followed. ``pictures``: there are snapshots.
     """
     for feed in feeds:
         node, base = f"{_slug(prefix)}_{_slug(feed.name)}", f"{prefix}/{topic_part(feed.name)}"
@@ -121,8 +130,10 @@ def descriptions(
         entities: list[Entity] = [
             ("sensor", "label", {"name": "Label", "state_topic": f"{base}/label"}),
         ]
-        if pictures and feed.alerts.on:
-            entities.append(_snapshot(base, prefix))
+        watch = [{"topic": f"{prefix}/status"}]
+        entities.append(_switch("Watched", "enabled", base, watch))
+        if pictures:
+            entities += _snapshot(base, f"{prefix}/{button_topic(feed.name)}", watch)
         for name in heads:
             entity = {"name": f"Label {name}", "state_topic": f"{base}/label/{topic_part(name)}"}
             entities.append(("sensor", f"label_{_slug(name)}", entity))
@@ -134,32 +145,39 @@ def descriptions(
         for text in dict.fromkeys(rule.text for rule in feed.alerts.on):
             entity = {"name": shown(text), "state_topic": f"{base}/rule/{topic_part(text)}"}
             entities.append(("binary_sensor", f"rule_{_slug(text)}", entity))
-            entities.append(_switch(text, f"{prefix}/{switch_topic(feed.name, text)}"))
+            topic = f"{prefix}/{switch_topic(feed.name, text)}"
+            entities.append(_switch(f"Alert {shown(text)}", f"enabled_{_slug(text)}", topic, watch))
         for component, name, entity in entities:
             unique = {"unique_id": f"{node}_{name}"}
             yield f"{component}/{node}/{name}", {**common, **unique, **entity}
 
 
-def _switch(rule: str, topic: str) -> Entity:
-    """Return the switch of a rule. Its commands are retained, so that they outlast the watch."""
+def _switch(name: str, key: str, topic: str, watch: list[dict[str, str]]) -> Entity:
+    """Return a switch of a feed or rule. Its commands are retained, so that they outlast the watch.
+
+    ``watch``: availability of the watch: a feed that is off can be switched on.
+    """
     switch = {
-        "name": f"Alert {shown(rule)}"[:_LONGEST],
+        "name": name[:_LONGEST],
         "command_topic": f"{topic}/set",
         "state_topic": f"{topic}/enabled",
         "entity_category": "config",
         "retain": True,
+        "availability": watch,
     }
-    return "switch", f"enabled_{_slug(rule)}", switch
+    return "switch", key, switch
 
 
-def _snapshot(base: str, prefix: str) -> Entity:
+def _snapshot(base: str, command: str, watch: list[dict[str, str]]) -> list[Entity]:
+    """Return the picture of the newest alert, and the button that takes one now."""
     snapshot = {
         "name": "Snapshot",
         "image_topic": f"{base}/snapshot",
         "content_type": "image/jpeg",
-        "availability": [{"topic": f"{prefix}/status"}],
+        "availability": watch,
     }
-    return "image", "snapshot", snapshot
+    button = {"name": "Take snapshot", "command_topic": command}
+    return [("image", "snapshot", snapshot), ("button", "take_snapshot", button)]
 
 
 def _sound_level(base: str) -> Entity:

@@ -111,6 +111,9 @@ class Loop:
 
     def _admit(self, channel: FeedChannel, ready: ReadyStep) -> bool:
         """Return whether a step is run; if so, prepare for it."""
+        if channel.is_off:
+            self._reset(channel, channel.leave_silent(ready.tick.time_s))
+            return False
         if not self._share.admit(channel.row):
             channel.leave_out(overloaded=self._share.overloaded)
             return False

@@ -49,9 +49,9 @@ class Metrics:
 
 
 def health(status: WatchStatus, age_s: float) -> tuple[bool, str]:
-    """Return whether every feed that is neither lost nor ended makes steps, and a report.
+    """Return whether every feed that is neither lost, ended nor off makes steps, and a report.
 
-    ``age_s``: age of the status. Without any such feed, the watch is not healthy.
+    ``age_s``: age of the status. If all feeds are lost or ended, the watch is not healthy.
     """
     if age_s > STUCK_S:
         return False, f"the watch has been stuck for {age_s:.0f} s\n"
@@ -62,7 +62,7 @@ def health(status: WatchStatus, age_s: float) -> tuple[bool, str]:
             state = "ok" if feed.steps_hz > 0 else "live, but no steps"
         if state not in ("lost", "ended"):
             left += 1
-            is_well = is_well and state == "ok"
+            is_well = is_well and state in ("ok", "off")
         why = f" ({feed.message})" if feed.message and state != "ok" else ""
         lines.append(" ".join(redact(f"{feed.name}: {state}{why}").split()))
     lines += [] if left else ["no feed is active"]

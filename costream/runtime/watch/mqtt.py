@@ -6,7 +6,9 @@ Topics below PREFIX (default: costream), where FEED, ZONE, LINE and RULE are per
 * ``FEED/label``, ``FEED/label/MODEL``, ``FEED/persons``, ``FEED/level``, ``FEED/zone/ZONE``,
   ``FEED/line/LINE``, ``FEED/rule/RULE``, ``FEED/snapshot``: states, retained, sent when they change
   (the level: at most every LEVEL_S) and all again at each connection (so QoS 0 is enough)
-* ``FEED/rule/RULE/enabled``: whether the rule may fire; ON or OFF to ``.../set`` changes it
+* ``FEED/enabled``, ``FEED/rule/RULE/enabled``: whether the feed is processed, and whether the rule
+  may fire; ON or OFF to ``FEED/set`` and ``FEED/rule/RULE/set`` change it
+* ``FEED/snapshot/now``: anything published here makes the newest picture the snapshot
 * ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
   QoS 1; while the broker is away, QUEUE of them wait
 
@@ -23,8 +25,9 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -34,10 +37,12 @@ from costream.core.records import Header, Record, Segment, Summary, dumps, to_js
 from costream.core.status import WatchStatus
 from costream.models.base import ModelInfo
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
+from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.home_assistant import (
-    described_state,
+    button_topic,
+    described_topic,
     descriptions,
     states_of,
     switch_topic,
@@ -55,7 +60,9 @@ _PREFIX = "costream"
 _DISCOVERY = "homeassistant"
 _NO_TOPIC = re.compile(r"[+#\x00-\x1f]|^\$|^/|//|/$|^$")
 log = logging.getLogger("costream")
-Enable = Callable[[str, str, bool], None]  # feed, text of a rule, whether it may fire
+# Feed, text of a rule, and whether it may fire. Without a rule: whether the feed is processed.
+Enable = Callable[[str, str | None, bool], None]
+Scenes = Mapping[str, Callable[[], Scene | None]]
 
 
 class MqttPublisher:
@@ -80,7 +87,8 @@ class MqttPublisher:
         self.dropped = 0  # alerts and events that came while the queue was full
         self._done = int(mqtt.MQTT_ERR_SUCCESS), int(mqtt.MQTT_ERR_NO_CONN)
         self._feeds: Sequence[FeedSpec] = ()
-        self._switches: dict[str, tuple[str, str]] = {}  # feed and rule by topic
+        self._switches: dict[str, tuple[str, str | None]] = {}  # feed and rule by topic
+        self._scenes: Scenes = {}  # the newest picture of each feed
         self._about: dict[str, Any] = {}  # for ``descriptions``
         self._states: dict[str, str | bytes] = {}  # by topic
         self._levels: dict[str, tuple[float, list[float]]] = {}  # by feed: last sent, powers since
@@ -107,17 +115,24 @@ class MqttPublisher:
         client.on_message = self._on_message
         client.connect_async(host, port, KEEP_ALIVE_S)
 
-    def begin(self, feeds: Sequence[FeedSpec], model: ModelInfo, enable: Enable) -> None:
+    def begin(
+        self,
+        feeds: Sequence[FeedSpec],
+        model: ModelInfo,
+        enable: Enable,
+        scenes: Scenes = MappingProxyType({}),
+    ) -> None:
         """Connect, and describe these feeds whenever there is a connection.
 
-        ``enable`` is called, by another thread, with a feed, a rule and whether it may fire.
+        ``enable`` is called, by another thread, with a feed, a rule (None: the feed itself) and
+        whether it is on. ``scenes`` returns the newest picture of each feed.
         """
         several = len(model.heads) > 1
-        self._feeds, self._enable = feeds, enable
+        self._feeds, self._enable, self._scenes = feeds, enable, scenes
         self._switches = {
             switch_topic(feed.name, rule): (feed.name, rule)
             for feed in feeds
-            for rule in dict.fromkeys(rule.text for rule in feed.alerts.on)
+            for rule in (None, *dict.fromkeys(rule.text for rule in feed.alerts.on))
         }
         for topic in self._switches:
             self._state(f"{topic}/enabled", "ON")
@@ -213,6 +228,8 @@ class MqttPublisher:
             client.publish(topic, text, retain=True)
         for topic in self._switches:
             client.subscribe(f"{self._prefix}/{topic}/set")
+        for feed in self._scenes:
+            client.subscribe(f"{self._prefix}/{button_topic(feed)}")
         client.subscribe(f"{_DISCOVERY}/+/+/+/config")  # also what earlier watches described
         client.publish(f"{self._prefix}/status", "online", retain=True)
         with self._lock:
@@ -222,7 +239,7 @@ class MqttPublisher:
                 self._state(topic, value)
 
     def _on_message(self, client: Any, _: Any, message: Any) -> None:
-        """Switch a rule; remove or restore descriptions of an earlier watch, and of this one."""
+        """Obey a command; remove or restore descriptions of an earlier watch, and of this one."""
         topic, closed = str(message.topic), self._closed
         switch = topic.removeprefix(f"{self._prefix}/").removesuffix("/set")
         if switch in self._switches:
@@ -230,21 +247,30 @@ class MqttPublisher:
                 self._enable(*self._switches[switch], message.payload == b"ON")
                 self._state(f"{switch}/enabled", bytes(message.payload))
             return
+        pressed = (f for f in self._scenes if topic == f"{self._prefix}/{button_topic(f)}")
+        if (feed := next(pressed, None)) is not None:
+            if message.payload and not message.retain:
+                self._take_picture(feed)
+            return
         if text := self._described.get(topic):
             if not message.payload and not closed:
                 client.publish(topic, text, retain=True)
             return
         if closed or not message.retain:  # it was sent just now, by a program that is running
             return
-        if (gone := described_state(message.payload, self._prefix)) is not None:
+        if (gone := described_topic(message.payload, self._prefix)) is not None:
             client.publish(topic, b"", retain=True)
             if gone not in self._states and not self._is_described(gone):
                 client.publish(f"{self._prefix}/{gone}", b"", retain=True)
 
-    def _is_described(self, state: str) -> bool:
-        return any(
-            described_state(text, self._prefix) == state for text in self._described.values()
-        )
+    def _is_described(self, gone: str) -> bool:
+        return any(described_topic(text, self._prefix) == gone for text in self._described.values())
+
+    def _take_picture(self, feed: str) -> None:
+        """Publish the newest picture of a feed, if it has one, as its snapshot."""
+        scene = self._scenes[feed]()
+        if scene is not None:
+            self._state(f"{topic_part(feed)}/snapshot", AlertPicture(scene, None).jpeg())
 
     def _on_disconnect(self, _: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
         was_connected, self._connected = self._connected, False

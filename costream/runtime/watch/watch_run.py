@@ -125,12 +125,12 @@ class WatchRun:
                 self._loop.rows.begin(row, saved.newest)
                 if saved.age_s(time.time()) <= RESUME_S:
                     self._loop.rows.put(row, saved.state)
+        scenes = {c.spec.name: partial(_scene, c) for c in self._channels}
         if self._broker is not None:
             specs = [channel.spec for channel in self._channels]
-            self._broker.begin(specs, self._model.info, self._alerts.enable)
+            self._broker.begin(specs, self._model.info, self._switch, scenes)
         if self._page is not None:
             names = [channel.spec.name for channel in self._channels]
-            scenes = {c.spec.name: partial(_scene, c) for c in self._channels}
             self._page.begin(scenes, partial(earlier_events, self._options, names))
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
@@ -150,6 +150,14 @@ class WatchRun:
             raise
         finally:
             self._finish(self.exit_code)
+
+    def _switch(self, feed: str, rule: str | None, is_on: bool) -> None:
+        """Switch a rule of a feed, or without a rule the feed itself; by any thread."""
+        if rule is not None:
+            self._alerts.enable(feed, rule, is_on)
+        for channel in self._channels:
+            if rule is None and channel.spec.name == feed:
+                channel.switch(is_on)
 
     def _restored(self, spec: FeedSpec) -> SavedState | None:
         """Return the state of a feed that an earlier watch saved, if there is one."""

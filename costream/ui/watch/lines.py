@@ -131,4 +131,4 @@ def _news(known: _Feed, feed: FeedStatus, now_s: float) -> str:
         return line
     if feed.state == "stalled":
         return "no data" if feed.age_s is None else f"no data for {age(feed.age_s)}"
-    return "ended" if feed.state == "ended" else ""
+    return {"ended": "ended", "off": "switched off"}.get(feed.state, "")

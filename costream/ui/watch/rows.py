@@ -17,13 +17,16 @@ from costream.draw.palette import Palette
 from costream.ui.run.glyphs import Legend
 
 # The worst first. A feed that ended by itself needs no attention.
-STATES: tuple[FeedState, ...] = ("lost", "waiting", "stalled", "connecting", "live", "ended")
+STATES: tuple[FeedState, ...] = (
+    *("lost", "waiting", "stalled", "connecting", "live", "off", "ended"),
+)
 _STYLES: dict[FeedState, str] = {
     "lost": "bold white on red",
     "waiting": "black on yellow",
     "stalled": "black on yellow",
     "connecting": "cyan",
     "live": "green",
+    "off": "dim",
     "ended": "dim",
 }
 # name of a column -> its width, its text
@@ -75,7 +78,7 @@ class FeedRows:
     def row(self, feed: FeedStatus, legend: Legend) -> Text:
         """Return the row of one feed, ``width`` wide."""
         style = _STYLES[feed.state]
-        base = style if feed.state in ("lost", "ended") else ""  # of the row
+        base = style if feed.state in ("lost", "off", "ended") else ""  # of the row
         name = fitted(feed.name, self._name, unicode=self._unicode)
         word = f"{state_word(feed.state):<{STATE_WIDTH}}"
         line = Text.assemble((f"{name} ", base), (word, style), (" ", base))
