@@ -21,7 +21,7 @@ from costream.sinks.event_search import StoredEvent, find_events, stored_feeds
 from costream.sinks.tables import csv_cell
 
 _STORE = "events.sqlite"
-_COLUMNS = ("time", "feed", "kind", "what", "length", "score", "clip", "picture")
+_COLUMNS = ("time", "feed", "kind", "what", "length", "score", "clip", "picture", "description")
 
 
 @click.command(cls=Command)
@@ -65,9 +65,10 @@ def command(
 ) -> int:
     """Find events that 'costream watch --db' has stored.
 
-    QUERY is words that must all occur, in any order: of the kind, label, zone, line, rule or
-    reason. "..." is a phrase, 'or' separates alternatives, 'not' excludes. Without QUERY all events
-    are printed, in the order of their times, with clips and pictures if they still exist.
+    QUERY is words that must all occur, in any order: of the kind, label, zone, line, rule, reason
+    or description. "..." is a phrase, 'or' separates alternatives, 'not' excludes. Without QUERY
+    all events are printed, in the order of their times, with clips and pictures if they still
+    exist.
 
     \b
     costream search 'fall or "person in door"' --since yesterday --feed cam1
@@ -109,8 +110,8 @@ def _cells(event: StoredEvent) -> tuple[str, ...]:
         length = short_time(event.ended_s - event.began_s)
     what = event.title if event.kind != "alert" else f"{event.title}: {event.rule}"
     score = "" if event.score is None else f"{event.score:.2f}"
-    files = (_shown(event.clip), _shown(event.picture))
-    return (f"{began:%Y-%m-%d %H:%M:%S}", event.feed, event.kind, what, length, score, *files)
+    last = (_shown(event.clip), _shown(event.picture), event.description or "")
+    return (f"{began:%Y-%m-%d %H:%M:%S}", event.feed, event.kind, what, length, score, *last)
 
 
 def _shown(file: str | None) -> str:

@@ -365,6 +365,24 @@ class Alert:
 
 
 @dataclass(frozen=True)
+class AlertNote:
+    """What became known of an alert after it was recorded."""
+
+    type: ClassVar[str] = "note"
+    time_s: Seconds  # of the alert
+    rule: str  # of the alert
+    label: str  # of the alert
+    person: Count | None = None  # of the alert
+    id: Count | None = None  # of the alert
+    clip: str | None = None  # file name of its recording, with --no-speech-clips
+    description: str | None = None  # what a model said that its picture shows (--describe)
+
+    def __str__(self) -> str:
+        what = self.description or self.clip or ""
+        return f"{short_time(self.time_s, 2)}  {clean(self.label)}: {clean(what)}"
+
+
+@dataclass(frozen=True)
 class Level:
     """The sound level of a step (``--levels``), in dB of full scale, plus ``--full-scale``."""
 
@@ -437,7 +455,17 @@ def _of(model: str | None, person: int | None) -> list[str]:
 
 
 Record: TypeAlias = (
-    Prediction | Objects | Segment | Compute | Gap | Fault | Alert | ZoneEvent | Crossing | Level
+    Prediction
+    | Objects
+    | Segment
+    | Compute
+    | Gap
+    | Fault
+    | Alert
+    | AlertNote
+    | ZoneEvent
+    | Crossing
+    | Level
 )
 AnyRecord: TypeAlias = Header | Record | Summary
 

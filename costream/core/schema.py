@@ -23,6 +23,7 @@ from costream.core.records import (
     SCHEMA,
     SUM,
     Alert,
+    AlertNote,
     AnyRecord,
     Box,
     Compute,
@@ -41,7 +42,7 @@ from costream.core.records import (
 RECORDS: dict[str, type[Any]] = {
     record.type: record
     for record in (
-        *(Header, Prediction, Objects, Segment, Compute, Gap, Fault, Alert, Level),
+        *(Header, Prediction, Objects, Segment, Compute, Gap, Fault, Alert, AlertNote, Level),
         *(ZoneEvent, Crossing, Summary),
     )
 }

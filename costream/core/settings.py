@@ -33,7 +33,7 @@ AUTO = "auto"  # the name that stands for free models, by the kind of the source
 # are not taken from PROJECT_FILE, which may be part of a folder that another person has made.
 OUTWARD = frozenset(
     {
-        *("run", "post", "append", "notify", "mqtt", "metrics", "web"),
+        *("run", "post", "append", "notify", "describe", "mqtt", "metrics", "web"),
         *("ray_address", "password_file", "code"),
         *("output", "overwrite", "db", "snapshots", "keep", "state_dir", "status_file", "log_file"),
         *("cache", "png"),

@@ -365,6 +365,13 @@ class AlertFlags(Group):
         variable=False,
         metavar="URL",
     )
+    describe: tuple[str, ...] = texts_flag(
+        "--describe",
+        "Let a model behind an API as OpenAI's say in a sentence what the picture of each alert"
+        " shows.",
+        variable=False,
+        metavar="http[s]://HOST[:PORT]/v1?model=NAME",
+    )
     clips: str | None = flag(
         "--clips",
         "Save a video of the seconds around each alert; without a value 5,5.",

@@ -16,10 +16,10 @@ from typing import Any
 from costream.core.clock import began_of
 from costream.core.formatting import counted
 from costream.core.moments import moment_in_name
-from costream.core.records import Header
+from costream.core.records import AlertNote, Header
 from costream.report.markup import Html, folded
 from costream.report.swatches import patterns
-from costream.sinks.events import Event, event_of, event_page
+from costream.sinks.events import Event, add_note, event_of, event_page
 from costream.sinks.result_reader import Content, Totals, UnreadableRecord
 from costream.sinks.rotation import feed_of
 
@@ -59,6 +59,11 @@ class WatchEvents:
                 self._other += began_s is None
                 self._models.add(content.model)
                 self._labels |= dict.fromkeys(content.labels)
+            elif isinstance(content, AlertNote) and began_s is not None:
+                links = replace(content, clip=None)
+                if content.clip is not None:
+                    links = replace(content, clip=self._link(content.clip, path.parent))
+                add_note(self._events, links, feed, began_s)
             elif began_s is not None and not isinstance(content, (Totals, UnreadableRecord)):
                 event = event_of(content, feed, began_s)
                 if event is not None:

@@ -43,6 +43,7 @@ class StoredEvent:
     reason: str | None  # of a gap or an error
     clip: str | None  # path of the file, which may have been deleted since
     picture: str | None
+    description: str | None = None  # of the picture, by a model
 
     @property
     def title(self) -> str:
@@ -67,7 +68,8 @@ class StoredEvent:
 
 _SELECT = """
 SELECT events.id, feed, kind, events.began, events.ended, label, score, events.model, person,
-  object, place, direction, rule, reason, folder, clip, pictures, picture
+  object, place, direction, rule, reason, folder, clip, pictures, picture,
+  description
 FROM events JOIN runs ON run = runs.id
 """
 
@@ -87,9 +89,9 @@ def find_events(
 
     ``query``: words and quoted phrases, which must occur at the beginnings of words of an event, in
     any order; ``or`` separates alternatives, ``not`` excludes the next one. Words of an event are
-    its kind, label, place, rule and reason. ``since_s``, ``until_s``: seconds since 1970; an event
-    that overlaps this time is among them. ``feeds``, ``labels``, ``kinds``: only these; () for
-    all. ``newest``: only so many of the newest ones.
+    its kind, label, place, rule, reason and description. ``since_s``, ``until_s``: seconds since
+    1970; an event that overlaps this time is among them. ``feeds``, ``labels``, ``kinds``: only
+    these; () for all. ``newest``: only so many of the newest ones.
 
     Raises SourceError if the file cannot be read, UsageError if it is not a store or for a query
     with an open quote.
@@ -132,8 +134,9 @@ def _rows(path: Path, statement: str, values: Sequence[Any]) -> list[tuple[Any, 
 
 
 def _event(row: tuple[Any, ...]) -> StoredEvent:
-    *values, folder, clip, pictures, picture = row
-    return StoredEvent(*(*values, _joined(folder, clip), _joined(pictures, picture)))
+    *values, folder, clip, pictures, picture, description = row
+    files = _joined(folder, clip), _joined(pictures, picture)
+    return StoredEvent(*(*values, *files, description))
 
 
 def _joined(folder: str | None, name: str | None) -> str | None:

@@ -25,6 +25,7 @@ from costream.core.formatting import counted
 from costream.core.places import Crossing, ZoneEvent
 from costream.core.records import (
     Alert,
+    AlertNote,
     AnyRecord,
     Fault,
     Gap,
@@ -42,7 +43,7 @@ from costream.sinks.rotation import Rotation, journal_files, oldest_part_s
 log = logging.getLogger("costream")
 
 APPLICATION = 0x636F7374  # "cost", in the header of the file
-VERSION = 1
+VERSION = 2
 _WAIT_S = 0.5  # for another process that is writing
 _OPEN_S = 10.0  # the same at the start of a watch
 _MOST_WAITING = 10_000  # events in memory while the file cannot be written
@@ -78,6 +79,7 @@ CREATE TABLE events (
   reason TEXT,           -- of a gap or an error
   clip TEXT,             -- file in the run's folder
   picture TEXT,          -- file in the run's folder of pictures
+  description TEXT,      -- what a model said that the picture shows
   words TEXT NOT NULL,   -- what costream search compares
   key TEXT NOT NULL,     -- the same for the same event
   UNIQUE (run, kind, key)
@@ -87,7 +89,8 @@ CREATE VIEW segments AS
   SELECT feed, events.began, events.ended, label, score, events.model, person
   FROM events JOIN runs ON run = runs.id WHERE kind = 'segment';
 CREATE VIEW alerts AS
-  SELECT feed, events.began, events.ended, label, score, rule, place, person, object, clip, picture
+  SELECT feed, events.began, events.ended, label, score, rule, place, person, object, clip, picture,
+    description
   FROM events JOIN runs ON run = runs.id WHERE kind = 'alert';
 CREATE VIEW visits AS
   SELECT feed, events.began, events.ended, label, place, object
@@ -111,6 +114,12 @@ _INSERT = (
     f"INSERT INTO events ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
     " ON CONFLICT (run, kind, key) DO UPDATE SET ended = coalesce(excluded.ended, ended)"
 )
+_NOTE = """
+UPDATE events SET clip = coalesce(:clip, clip), description = coalesce(:description, description),
+  words = words || CASE WHEN description IS NULL THEN :words ELSE '' END
+WHERE run = :run AND kind = 'alert' AND abs(began - :began) < 5e-4 AND label IS :label
+  AND rule IS :rule AND person IS :person AND object IS :object
+"""
 _NEWEST = "SELECT max(max(began, coalesce(ended, began))) FROM events WHERE run = ?"
 _NEW_RUN = (
     "INSERT INTO runs (feed, source, model, began, folder, pictures, header)"
@@ -160,9 +169,9 @@ def _check(base: sqlite3.Connection, path: Path, *, create: bool) -> None:
     if not ours:
         raise UsageError("not a store of events", where=path, hint="watch --db makes one")
     version = base.execute("PRAGMA user_version").fetchone()[0]
-    if version > VERSION:
-        hint = "use the version of costream that wrote it"
-        raise UsageError(f"a store of a later version ({version})", where=path, hint=hint)
+    if version != VERSION:
+        hint = "use the version of costream that wrote it, or another file"
+        raise UsageError(f"a store of another version ({version})", where=path, hint=hint)
 
 
 def check_store(path: Path) -> None:
@@ -222,7 +231,7 @@ class EventStore:
 
     def write(self, record: Record) -> None:
         """Write an event; other records are ignored."""
-        row = event_row(record, self._began_s)
+        row = event_row(record, self._began_s) or _note_row(record, self._began_s)
         if row is not None:
             if len(self._waiting) >= _MOST_WAITING:
                 self._waiting.popleft()
@@ -299,7 +308,7 @@ class EventStore:
         for run, began_s in killed:
             files = reversed([*journal_files(self._folder, self._feed)])
             for record in _newest_records(files, began_s):
-                row = event_row(record, began_s)
+                row = event_row(record, began_s) or _note_row(record, began_s)
                 if row is not None:
                     _insert(base, run, row)
             newest = base.execute(_NEWEST, (run,)).fetchone()[0]
@@ -336,6 +345,9 @@ class EventStore:
 
 def _insert(base: sqlite3.Connection, run: int, row: dict[str, Any]) -> None:
     values = {**row, "run": run}
+    if row["kind"] == AlertNote.type:
+        base.execute(_NOTE, values)
+        return
     base.execute(_INSERT, [values.get(column) for column in _COLUMNS])
 
 
@@ -379,6 +391,17 @@ def event_row(record: AnyRecord, began_s: float) -> dict[str, Any] | None:
     row["began"] += began_s
     row["ended"] = None if row.get("ended") is None else row["ended"] + began_s
     return row
+
+
+def _note_row(record: AnyRecord, began_s: float) -> dict[str, Any] | None:
+    """Return the values of _NOTE for a note, without the run; None for other records."""
+    if not isinstance(record, AlertNote):
+        return None
+    names = ("label", "rule", "person", "clip", "description")
+    row = {**_of(AlertNote.type, record, names), "object": record.id}
+    row["words"] = words_of(record.description or "")
+    row = {name: _valid(value) for name, value in row.items()}
+    return {**row, "began": began_s + record.time_s}
 
 
 def _of(kind: str, record: AnyRecord, names: tuple[str, ...]) -> dict[str, Any]:

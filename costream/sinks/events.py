@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from costream.core.clock import began_of
 from costream.core.errors import SourceError
-from costream.core.records import AnyRecord, Header, Segment, plain
+from costream.core.records import AlertNote, AnyRecord, Header, Segment, plain
 from costream.sinks.event_search import find_events
 from costream.sinks.event_store import event_row
 from costream.sinks.result_reader import record_of
@@ -23,7 +23,7 @@ _NO_EVENTS = tuple(
     f'{{"type": "{kind}"'.encode() for kind in ("prediction", "objects", "compute", "level")
 )
 _LONGEST_LINE = 1 << 24  # bytes
-_MORE = ("person", "place", "direction", "rule", "clip", "picture")
+_MORE = ("person", "place", "direction", "rule", "clip", "picture", "description")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,30 @@ def event_of(record: AnyRecord, feed: str, began_s: float) -> Event | None:
     return Event(feed, row["kind"], *span, label, row.get("score"), more)
 
 
+def known_by(note: AlertNote) -> dict[str, str]:
+    """Return the fields of an event that a note adds."""
+    values = {"clip": note.clip, "description": note.description}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def add_note(
+    events: MutableSequence[Event], note: AlertNote, feed: str, began_s: float
+) -> Event | None:
+    """Add a note to its alert, which is one of the newest events; return the alert, if found.
+
+    ``began_s``: as for ``event_of``.
+    """
+    about = (note.label, note.rule, note.person)
+    for k in range(len(events) - 1, -1, -1):
+        event = events[k]
+        is_near = event.kind == "alert" and abs(event.start_s - began_s - note.time_s) < 1e-3
+        of = (event.label, event.more.get("rule"), event.more.get("person"))
+        if is_near and event.feed == feed and of == about:
+            events[k] = replace(event, more={**event.more, **known_by(note)})
+            return events[k]
+    return None
+
+
 def stored_events(path: Path, feeds: Sequence[str], since_s: float, most: int) -> list[Event]:
     """Return the newest events of these feeds in a store. Raises as ``find_events``."""
     found = find_events(path, since_s=since_s, feeds=feeds, newest=most)
@@ -74,24 +98,28 @@ def stored_events(path: Path, feeds: Sequence[str], since_s: float, most: int) -
     return events
 
 
-def events_in(path: Path, feed: str) -> Iterator[Event]:
-    """Yield the events in a file of a watch, in its order; damaged lines are left out.
+def events_in(path: Path, feed: str) -> list[Event]:
+    """Return the events in a file of a watch, in its order; damaged lines are left out.
 
     Raise SourceError if the file cannot be read.
     """
     began_s: float | None = None
+    events: list[Event] = []
     try:
         with path.open("rb") as file:
             for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
                 record = None if line.startswith(_NO_EVENTS) else record_of(line)
                 if isinstance(record, Header):
                     began_s = began_of(record)
+                elif isinstance(record, AlertNote) and began_s is not None:
+                    add_note(events, record, feed, began_s)
                 elif record is not None and began_s is not None:
                     event = event_of(record, feed, began_s)
                     if event is not None:
-                        yield event
+                        events.append(event)
     except OSError as error:
         raise SourceError(f"cannot be read ({error.strerror})", where=path) from error
+    return events
 
 
 def event_page(data: Mapping[str, Any], style: str = "") -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from costream.core import records
 from costream.core.places import Crossing, ZoneEvent
 from costream.core.records import (
     Alert,
+    AlertNote,
     Box,
     Compute,
     Fault,
@@ -67,6 +68,7 @@ def test_every_record_has_its_own_type_name():
         "error",
         "summary",
         "alert",
+        "note",
         "zone",
         "crossing",
         "level",
@@ -155,6 +157,7 @@ LINES = (
     (Segment(3661.0, 3662.0, NASTY, 0.5, "m", 3, 1), None),
     (Compute(4, 0.5, 56_400_000, 80_000_000, StageTimes(1.0, 2.0, 0.5, 1.0)), None),
     (Alert(1.0, "fall>=0.8", "fall", 0.91, 0.5), "0:01.00  alert: fall 0.91  (fall>=0.8)"),
+    (AlertNote(1.0, "fall", "fall", description="A man lies."), "0:01.00  fall: A man lies."),
     (Level(1.0, -30.0, -33.3), "0:01.00  level -30.0 dB, -33.3 dBA"),
     (ZoneEvent(1.0, "door", "enter", "person", 7, 0.0, 1, 1, 0), None),
     (Crossing(1.0, "gate", "in", "person", 7, 1, 0), "0:01.00  person #7: in over gate"),

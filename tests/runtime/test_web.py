@@ -19,7 +19,7 @@ import pytest
 
 from costream.core.clock import began_of
 from costream.core.errors import SourceError
-from costream.core.records import Alert, Gap, Header, Segment, VideoFrame, dumps, to_json
+from costream.core.records import Alert, AlertNote, Gap, Header, Segment, VideoFrame, dumps, to_json
 from costream.options.options import Options
 from costream.runtime.alerts.actions import AlertEvent
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
@@ -169,6 +169,17 @@ def test_a_stream_brings_what_has_come_since(page):
     text = read_stream(page, "1", "event: status")
     assert "refused" in text
     assert "walk" not in text.partition("event: status")[0]
+    sink.write(AlertNote(9.0, "fall", "fall", description="before its alert"))
+    for time_s in (3.0, 9.0):
+        alert = Alert(time_s, "fall", "fall", 0.9, 1.0)
+        page.do(AlertEvent("door", "2026-11-22T05:00:00.000Z", alert))
+    sink.write(AlertNote(3.0, "fall", "fall", clip="c.mkv", description="after its alert"))
+    text = read_stream(page, "5", "event: status")  # the alert again, as it is now
+    assert ("after its alert" in text, "before its alert" in text) == (True, False)
+    events = [e for e in data_of(get(page.url)[2])["events"] if e["kind"] == "alert"]
+    assert [(e.get("description"), e.get("clip")) for e in events] == [
+        ("after its alert", "c.mkv"), ("before its alert", None),
+    ]  # fmt: skip
     assert "event: reload" in get(f"{page.url}stream?watch=other&after=1")[2].decode()
     later = threading.Timer(0.2, page.close)
     later.start()
@@ -201,6 +212,8 @@ def test_events_of_the_last_day_are_read_from_the_files(tmp_path, monkeypatch):
         *(replace(HEADER, began=long_ago), Segment(0.0, 1.0, "old", 0.9)),
         *(replace(HEADER, began=began), Segment(5.0, 6.0, "walk", 0.9)),
     ]
+    lines += [Alert(7.0, "walk", "walk", 0.9, 6.0), Alert(7.0, "walk", "walk", 0.9, 6.0, person=2)]
+    lines.append(AlertNote(7.0, "walk", "walk", clip="gone.mkv", description="A walk."))
     text = "".join(dumps(to_json(line)) + "\n" for line in lines)
     (tmp_path / "door.jsonl").write_text(text + '{"type": "segment", "start_s"', "utf-8")
     part = tmp_path / "door.2026-11-22T04-00-00.jsonl"
@@ -213,7 +226,8 @@ def test_events_of_the_last_day_are_read_from_the_files(tmp_path, monkeypatch):
         sink.open(HEADER)
         sink.write(Segment(1.0, 3.0, "new", 0.9))
         events = data_of(get(page.url)[2])["events"]
-        assert [e["label"] for e in events] == ["x", "walk", "new"]
+        assert [e["label"] for e in events] == ["x", "walk", "walk", "walk", "new"]
+        assert [e.get("description") for e in events[2:]] == ["A walk.", None, None]
     finally:
         page.close()
 

@@ -20,7 +20,7 @@ from costream.core.clock import utc
 from costream.core.errors import OutputError, SourceError, UsageError
 from costream.core.moments import parse_moment
 from costream.core.places import Crossing, ZoneEvent
-from costream.core.records import Alert, Fault, Gap, Header, Prediction, Segment, Summary
+from costream.core.records import Alert, AlertNote, Fault, Gap, Header, Prediction, Segment, Summary
 from costream.sinks.event_search import find_events, stored_feeds
 from costream.sinks.event_store import EventStore, check_store
 from costream.sinks.journal import Journal
@@ -41,6 +41,8 @@ RECORDS = (
     Crossing(21.0, "gate", "in", "car", 8, 1, 0),
     Gap(30.0, 40.0, "the camera is off"),
     Fault(45.0, "damaged: 3 frames"),
+    AlertNote(3.0, "fall>=0.8 for 2s", "Fall", description="A man lies on the floor."),
+    AlertNote(3.0, "fall>=0.8 for 2s", "Fall", person=3, description="Another alert's."),
     replace(VISIT, time_s=50.0, event="dwell", dwell_s=30.0),
     replace(VISIT, time_s=52.5, event="leave", dwell_s=32.5, now=0, left=1),
 )
@@ -75,6 +77,7 @@ def test_each_event_is_found_once_with_its_times_and_files(tmp_path):
     assert (visit.ended_s, visit.object_id, visit.label) == (NOON + 52.5, 7, "person")
     assert alert.clip == str(tmp_path / "c.mkv")
     assert alert.picture == str(tmp_path / "p" / "c.jpg")
+    assert alert.description == "A man lies on the floor."
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,7 @@ def test_each_event_is_found_once_with_its_times_and_files(tmp_path):
         ("0.8", "alert"),
         ("%", "segment alert visit crossing gap error"),  # nothing but signs: no condition
         ("camera", "gap"),
+        ("floor", "alert"),
     ],
 )
 def test_a_query_finds_words_phrases_and_alternatives(query, kinds, tmp_path):
@@ -234,7 +238,11 @@ def test_what_is_not_a_store_is_refused(tmp_path):
     sqlite3.connect(foreign).execute("CREATE TABLE runs (id)").connection.close()
     check_store(later)
     sqlite3.connect(later).execute("PRAGMA user_version = 9").connection.close()
-    for path, words in ((text, "not a store"), (foreign, "not a store"), (later, "later version")):
+    for path, words in (
+        (text, "not a store"),
+        (foreign, "not a store"),
+        (later, "r.version"),
+    ):
         for use in (check_store, find_events):
             with pytest.raises(UsageError, match=words):
                 use(path)

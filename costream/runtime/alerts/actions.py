@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,6 +39,10 @@ POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
 
+def _ignored(_: str) -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True)
 class AlertEvent:
     """An alert with its feed, time and clip."""
@@ -47,6 +52,7 @@ class AlertEvent:
     alert: Alert
     clip: Path | None = None  # the file with the seconds around it
     snapshot: AlertPicture | None = None
+    note: Callable[[str], None] = _ignored  # takes a description of the picture, by any thread
 
     @cached_property
     def values(self) -> dict[str, str]:
@@ -235,6 +241,7 @@ class PostJson:
     """
 
     wants_clip = False
+    most_bytes = 0  # of an answer, that are read
 
     def __init__(
         self, url: str, timeout_s: float = POST_TIMEOUT_S, pauses_s: tuple[float, ...] = PAUSES_S
@@ -264,31 +271,36 @@ class PostJson:
         """Send the alert. OutputError when it was not accepted."""
         self.send(event.json.encode("utf-8", "backslashreplace"))
 
-    def send(self, body: bytes, path: str = "") -> None:
-        """Send JSON to the URL, or to a path below it. OutputError when it was not accepted."""
-        problem = self._attempt(body, path)
+    def send(self, body: bytes, path: str = "") -> bytes:
+        """Send JSON to the URL, or to a path below it; return the answer, up to ``most_bytes``.
+
+        OutputError when it was not accepted.
+        """
+        answer = self._attempt(body, path)
         for pause_s in self._pauses_s:
-            if problem is None or self._cancelled.wait(pause_s):
+            if isinstance(answer, bytes) or self._cancelled.wait(pause_s):
                 break
-            problem = self._attempt(body, path)
-        if problem is not None:
-            raise OutputError(problem, where=self.name)
+            answer = self._attempt(body, path)
+        if isinstance(answer, str):
+            raise OutputError(answer, where=self.name)
+        return answer
 
     def cancel(self) -> None:
         """Abort the request in progress and send no more."""
         self._cancelled.set()
         self._connections.cut()
 
-    def _attempt(self, body: bytes, path: str) -> str | None:
-        """Send once. Return None on success, else the reason; the caller may retry.
+    def _attempt(self, body: bytes, path: str) -> bytes | str:
+        """Send once. Return the answer, or the reason why there is none; the caller may retry.
 
         OutputError when retrying would not help.
         """
         url = self._url.rstrip("/") + path if path else self._url
         request = Request(url, body, self._headers, method="POST")
         try:
-            with self._opener.open(request, timeout=self._timeout_s):
-                return None
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                found: bytes = answer.read(self.most_bytes)
+                return found
         except HTTPError as error:
             with error:
                 reason = f"the server answered {error.code} {error.reason}"

@@ -15,7 +15,7 @@ from typing import Any
 from costream.core.clock import parse_time, utc
 from costream.core.errors import UsageError
 from costream.core.formatting import counted, short_time
-from costream.core.records import Alert, FeedState
+from costream.core.records import Alert, AlertNote, FeedState
 from costream.runtime.alerts.actions import (
     AlertEvent,
     AppendLine,
@@ -23,6 +23,7 @@ from costream.runtime.alerts.actions import (
     RunCommand,
     SaveSnapshot,
 )
+from costream.runtime.alerts.describe import DescribePicture
 from costream.runtime.alerts.evaluator import RuleEvaluator
 from costream.runtime.alerts.notify import notifier
 from costream.runtime.alerts.rules import Rule, RuleLabels, parse_rule
@@ -80,6 +81,7 @@ class Alerts:
         self._feeds: dict[str, _Feed] = {}
         self._workers: dict[tuple[str, str], ActionWorker] = {}
         self._names: deque[str] = deque(maxlen=_NAMES)  # recent; may not exist as files yet
+        self._notes: deque[tuple[str, AlertNote]] = deque()  # filled by threads of actions
 
     def add(
         self,
@@ -109,7 +111,8 @@ class Alerts:
         span = options.clips
         ring = None if span is None else PacketRing(span.before_s + _LATE_S)
         speech = None if speech_clips or ring is None else SpeechLog(classes.labels)
-        self._feeds[feed] = _Feed(evaluators, workers, span, ring, speech, bool(options.notify))
+        pictured = bool(options.notify or options.describe)
+        self._feeds[feed] = _Feed(evaluators, workers, span, ring, speech, pictured)
 
     def ring(self, feed: str) -> PacketRing | None:
         """Return the packet buffer of this feed (for Connecting.keeper); None without clips."""
@@ -149,6 +152,10 @@ class Alerts:
     def held(self, feed: str) -> int:
         """Return how many alerts of a feed the pauses of its rules have held back."""
         return sum(e.held for e in self._feeds[feed].evaluators)
+
+    def notes(self) -> list[tuple[str, AlertNote]]:
+        """Return what became known of alerts, with their feeds, since the last call."""
+        return [self._notes.popleft() for _ in range(len(self._notes))]
 
     def gap(self, feed: str) -> None:
         """Take a gap in the data of a feed."""
@@ -207,21 +214,34 @@ class Alerts:
         snapshot = self._snapshot(feed, now, alert.label, scene)
         if snapshot is not None and snapshot.path is not None:
             alert = replace(alert, snapshot=snapshot.path.name)
-        event = AlertEvent(feed, utc(now.timestamp()), alert, snapshot=snapshot)
+        event = AlertEvent(
+            feed, utc(now.timestamp()), alert, None, snapshot, partial(self._describe, feed, alert)
+        )
         log.info("%s: %s: %s %.2f", feed, alert.rule, alert.label, alert.score)
         if self._folder is not None and to.ring is not None and to.span is not None:
             path = self._folder / self._name(self._folder, feed, now, alert.label, SUFFIX)
-            done = partial(_start, to.workers, event, wants_clip=True)
+            done = partial(self._clip_written, to, event)
             admit = None if to.speech is None else partial(_without_speech, feed, to.speech)
             if to.ring.save(path, at_s, to.span.before_s, to.span.after_s, done, admit):
-                _start(to.workers, event, path, wants_clip=False)
-                return replace(alert, clip=path.name)
+                known = path if to.speech is None else None  # it may be withheld
+                _start(to.workers, event, known, wants_clip=False)
+                return replace(alert, clip=None if known is None else known.name)
             to.without.warn(
                 f"{feed}: no clip: no packets are buffered for that time, or too many wait"
             )
         for worker in to.workers:
             worker.put(event)
         return alert
+
+    def _clip_written(self, to: _Feed, event: AlertEvent, path: Path | None) -> None:
+        """Start the actions that wait for a clip; None: it was not written."""
+        if path is not None and to.speech is not None:
+            self._notes.append((event.feed, _note(event.alert, clip=path.name)))
+        _start(to.workers, event, path, wants_clip=True)
+
+    def _describe(self, feed: str, alert: Alert, description: str) -> None:
+        log.info("%s: %s: %s", feed, alert.rule, description)
+        self._notes.append((feed, _note(alert, description=description)))
 
     def _snapshot(
         self, feed: str, now: datetime, label: str, scene: Scene | None
@@ -263,6 +283,11 @@ def _start(
             worker.put(event)
 
 
+def _note(alert: Alert, clip: str | None = None, description: str | None = None) -> AlertNote:
+    about = (alert.time_s, alert.rule, alert.label, alert.person, alert.id)
+    return AlertNote(*about, clip, description)
+
+
 @dataclass(frozen=True)
 class ClipSpan:
     """The length of a clip before and after the alert."""
@@ -287,6 +312,7 @@ class AlertOptions:
     post: tuple[str, ...] = ()
     append: tuple[str, ...] = ()
     notify: tuple[str, ...] = ()
+    describe: tuple[str, ...] = ()
     clips: ClipSpan | None = None
 
     def actions(self, where: Callable[[str], str] = "--{}".format) -> dict[tuple[str, str], Action]:
@@ -296,6 +322,7 @@ class AlertOptions:
         """
         kinds: dict[str, Callable[[str], Action]]
         kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine, "notify": notifier}
+        kinds["describe"] = DescribePicture
         actions: dict[tuple[str, str], Action] = {}
         for key, kind in kinds.items():
             for text in getattr(self, key):
@@ -318,10 +345,10 @@ def read_options(
     returns the name of a value in messages. Raises UsageError for mistakes; runs and opens nothing.
     """
     rules = tuple(parse_rule(text, where("on")) for text in _texts(values, "on", where))
-    named = ("run", "post", "append", "notify")
-    run, post, append, notify = (_texts(values, key, where) for key in named)
+    named = ("run", "post", "append", "notify", "describe")
+    actions = {key: _texts(values, key, where) for key in named}
     span = _span(values.get("clips"), where("clips"))
-    options = AlertOptions(rules, run, post, append, notify, span)
+    options = AlertOptions(rules, **actions, clips=span)
     options.actions(where)
     given = [key for key in KEYS if getattr(options, key)]
     if given and not options.on:

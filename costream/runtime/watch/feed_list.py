@@ -54,7 +54,8 @@ from costream.sources.uris import name_of
 Transport = Literal["tcp", "udp"]
 LIST = ".toml"  # file extension of a list of feeds
 _PASSWORDS = ("password", "password-env", "password-file")
-_SECRET = ("url", "user", "post", "notify", "run", *_PASSWORDS)  # their values are not shown
+# Keys whose values are not shown.
+_SECRET = ("url", "user", "post", "notify", "describe", "run", *_PASSWORDS)
 _STEM_BYTES = 70  # so that a number after it is still in the names of clips
 _RESERVED = '/\\:*?"<>|'
 _LONGEST_NAME = 100
@@ -83,6 +84,7 @@ class SharedSettings(msgspec.Struct, rename="kebab", forbid_unknown_fields=True,
     post: str | list[str] | None = None  # URLs to which alerts are posted
     append: str | list[str] | None = None  # files to which alerts are appended
     notify: str | list[str] | None = None  # services to which alerts are sent
+    describe: str | list[str] | None = None  # models that describe the pictures of alerts
     clips: bool | int | float | str | list[float] | None = None  # seconds before and after: "5,5"
 
 

@@ -134,6 +134,9 @@ def descriptions(
         entities.append(_switch("Watched", "enabled", base, watch))
         if pictures:
             entities += _snapshot(base, f"{prefix}/{button_topic(feed.name)}", watch)
+        if feed.alerts.describe:
+            entity = {"name": "Description", "state_topic": f"{base}/description"}
+            entities.append(("sensor", "description", entity))
         for name in heads:
             entity = {"name": f"Label {name}", "state_topic": f"{base}/label/{topic_part(name)}"}
             entities.append(("sensor", f"label_{_slug(name)}", entity))

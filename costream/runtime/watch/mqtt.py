@@ -4,13 +4,14 @@ Topics below PREFIX (default: costream), where FEED, ZONE, LINE and RULE are per
 
 * ``status``: online or offline, the last will; ``FEED/available``: whether the feed is live
 * ``FEED/label``, ``FEED/label/MODEL``, ``FEED/persons``, ``FEED/level``, ``FEED/zone/ZONE``,
-  ``FEED/line/LINE``, ``FEED/rule/RULE``, ``FEED/snapshot``: states, retained, sent when they change
-  (the level: at most every LEVEL_S) and all again at each connection (so QoS 0 is enough)
+  ``FEED/line/LINE``, ``FEED/rule/RULE``, ``FEED/snapshot``, ``FEED/description``: states, retained,
+  sent when they change (the level: at most every LEVEL_S) and all again at each connection (so QoS
+  0 is enough)
 * ``FEED/enabled``, ``FEED/rule/RULE/enabled``: whether the feed is processed, and whether the rule
   may fire; ON or OFF to ``FEED/set`` and ``FEED/rule/RULE/set`` change it
 * ``FEED/snapshot/now``: anything published here makes the newest picture the snapshot
-* ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit and crossing, with
-  QoS 1; while the broker is away, QUEUE of them wait
+* ``FEED/alert``, ``FEED/event``: JSON of each alert, and of each segment, visit, crossing and note,
+  with QoS 1; while the broker is away, QUEUE of them wait
 
 The descriptions for Home Assistant are below ``homeassistant/`` ("MQTT discovery").
 """
@@ -33,7 +34,7 @@ from urllib.parse import unquote, urlsplit
 
 from costream.core.errors import UsageError
 from costream.core.places import Crossing, ZoneEvent
-from costream.core.records import Header, Record, Segment, Summary, dumps, to_json
+from costream.core.records import AlertNote, Header, Record, Segment, Summary, dumps, to_json
 from costream.core.status import WatchStatus
 from costream.models.base import ModelInfo
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
@@ -44,6 +45,7 @@ from costream.runtime.watch.home_assistant import (
     button_topic,
     described_topic,
     descriptions,
+    shown,
     states_of,
     switch_topic,
     topic_part,
@@ -181,6 +183,10 @@ class MqttPublisher:
         """Publish an event of a feed."""
         self._publish(f"{topic_part(feed)}/event", text)
 
+    def describe(self, feed: str, text: str) -> None:
+        """Publish the description of the newest picture of a feed."""
+        self._state(f"{topic_part(feed)}/description", shown(text))
+
     def close(self) -> None:
         """Publish that the watch has ended, and disconnect. May be called again."""
         if self._closed:
@@ -295,7 +301,7 @@ class MqttPublisher:
 
 
 class EventSink:
-    """Publishes the segments, visits and crossings of one feed as JSON, as in its file."""
+    """Publishes the segments, visits, crossings and notes of one feed as JSON, as in its file."""
 
     def __init__(self, publisher: MqttPublisher, feed: str) -> None:
         self._publisher, self._feed = publisher, feed
@@ -305,7 +311,9 @@ class EventSink:
 
     def write(self, record: Record) -> None:
         """Publish a record that is an event."""
-        if isinstance(record, (Segment, ZoneEvent, Crossing)):
+        if isinstance(record, AlertNote) and record.description is not None:
+            self._publisher.describe(self._feed, record.description)
+        if isinstance(record, (Segment, ZoneEvent, Crossing, AlertNote)):
             self._publisher.event(self._feed, dumps({**to_json(record), "feed": self._feed}))
 
     def close(self, summary: Summary) -> None:

@@ -131,7 +131,8 @@ class WatchRun:
             self._broker.begin(specs, self._model.info, self._switch, scenes)
         if self._page is not None:
             names = [channel.spec.name for channel in self._channels]
-            self._page.begin(scenes, partial(earlier_events, self._options, names))
+            folder = self._options.output_folder
+            self._page.begin(scenes, partial(earlier_events, self._options, names), folder)
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -194,7 +195,9 @@ class WatchRun:
         """Return how a feed is read; ``zero_s``: time.monotonic() at 0 s of a resumed one."""
         reading = source_options(options, self._model, ())
         is_text = self._model.info.text
-        pictured = options.snapshots or options.mqtt or options.web or spec.alerts.notify
+        alerts = spec.alerts
+        shown = options.snapshots or options.mqtt or options.web
+        pictured = shown or alerts.notify or alerts.describe
         return replace(
             reading,
             text="line" if is_text else None,
@@ -273,8 +276,15 @@ class WatchRun:
             if channel.recorder.opened and age_s is not None:
                 for alert in self._alerts.state(feed.name, channel.now_s, feed.state, age_s):
                     self._loop.record_alert(channel, alert)
+        self._record_notes()
         for view in self._views:
             view.show(status)
+
+    def _record_notes(self) -> None:
+        """Record what became known of alerts."""
+        channels = {channel.spec.name: channel for channel in self._channels}
+        for feed, note in self._alerts.notes():
+            channels[feed].recorder.write(note)
 
     def _save_states(self, ahead: int = 0, *, durable: bool = True) -> None:
         for channel in self._channels:
@@ -299,12 +309,13 @@ class WatchRun:
             for view in self._views:
                 stack.callback(view.close)
             stack.callback(self._show)
-            stack.callback(self._alerts.close, STOP_S)
             if self._state_directory is not None:
                 self._save_states()
                 stack.callback(self._state_directory.close)
             for channel in self._channels:
                 stack.callback(channel.close, exit_code)
+            stack.callback(self._record_notes)
+            stack.callback(self._alerts.close, STOP_S)
 
     def _code_at_end(self) -> ExitCode:
         if self._stop.exit_code is not None:
@@ -367,6 +378,9 @@ def _alerts(
         speech_clips = options.speech_clips
         alerts.add(spec.name, spec.alerts, classes, places, speech_clips=speech_clips)
         heard = [rule for rule in spec.alerts.on if rule.kind in ("level", "sound")]
+        if spec.alerts.describe and model.info.box is None:
+            what = f"{model.info.card.name} does not take pictures"
+            raise UsageError(what, where="--describe")
         if heard and model.info.sound is None and model.info.beside is None:
             where = f"{heard[0].where} {heard[0].text!r}"
             raise UsageError(f"{model.info.card.name} does not take sound", where=where)

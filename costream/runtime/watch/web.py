@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from costream.core.clock import began_of, parse_utc
 from costream.core.errors import CostreamError, SourceError
-from costream.core.records import Alert, Header, Record, Summary
+from costream.core.records import Alert, AlertNote, Header, Record, Summary
 from costream.core.status import FeedStatus, WatchStatus
 from costream.core.units import counted
 from costream.core.urls import redact
@@ -30,7 +30,14 @@ from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch.http_server import HttpAnswer, HttpRequest, StatusServer
-from costream.sinks.events import Event, event_of, event_page, events_in, stored_events
+from costream.sinks.events import (
+    Event,
+    event_of,
+    event_page,
+    events_in,
+    known_by,
+    stored_events,
+)
 from costream.sinks.rotation import journal_files
 
 TOKEN = "COSTREAM_WEB_TOKEN"  # environment variable
@@ -72,6 +79,8 @@ class WebPage:
         self._status_number = 0
         self._shown_s = float("-inf")
         self._labels: tuple[str, ...] = ()
+        self._early: deque[tuple[str, AlertNote]] = deque(maxlen=_MOST_PICTURES)
+        self._folder: Path | None = None  # of clips
         self._pictures: OrderedDict[str, AlertPicture] = OrderedDict()  # by name
         self._scenes: Mapping[str, Callable[[], Scene | None]] = {}
         self._read = threading.Event()  # the events of earlier watches
@@ -94,13 +103,14 @@ class WebPage:
         self,
         scenes: Mapping[str, Callable[[], Scene | None]],
         earlier: Callable[[float], list[Event]] | None = None,
+        folder: Path | None = None,
     ) -> None:
         """Begin to show the feeds; ``scenes`` returns the newest picture of each.
 
         ``earlier(since_s)`` returns the events that earlier watches have left since then, with
-        the paths of their files.
+        the paths of their files. ``folder``: of clips.
         """
-        self._scenes = scenes
+        self._scenes, self._folder = scenes, folder
         if earlier is None:
             self._read.set()
         else:
@@ -120,11 +130,16 @@ class WebPage:
 
     def do(self, event: AlertEvent) -> None:
         """Show an alert, with its picture and clip."""
+        self._show_alert(event)
+        for _ in range(len(self._early)):
+            self.note(*self._early.popleft())
+
+    def _show_alert(self, event: AlertEvent) -> None:
         shown = event_of(event.alert, event.feed, parse_utc(event.at) - event.alert.time_s)
         assert shown is not None
         picture, files = event.snapshot, {} if event.clip is None else {"clip": event.clip}
         if picture is None:
-            self.event(shown, files)
+            self.event(shown, files, event.alert)
             return
         picture.jpeg()  # drawn here, as the frame is kept until then
         if picture.path is not None:
@@ -134,7 +149,7 @@ class WebPage:
             self._pictures[name] = picture
             while len(self._pictures) > _MOST_PICTURES:
                 self._pictures.popitem(last=False)
-        self.event(replace(shown, more={**shown.more, "picture": name}), files)
+        self.event(replace(shown, more={**shown.more, "picture": name}), files, event.alert)
 
     def cancel(self) -> None:
         """Do nothing: showing takes no time."""
@@ -143,11 +158,36 @@ class WebPage:
         """Return a sink that shows the events of a feed."""
         return PageSink(self, feed)
 
-    def event(self, event: Event, files: Mapping[str, Path] = MappingProxyType({})) -> None:
+    def event(
+        self,
+        event: Event,
+        files: Mapping[str, Path] = MappingProxyType({}),
+        alert: Alert | None = None,
+    ) -> None:
         """Show an event; ``files``: its clip and picture, as far as they are written."""
         with self._changed:
             self._newest += 1
-            self._events.append(_Shown.of(self._newest, event, files))
+            self._events.append(_Shown.of(self._newest, event, files, alert))
+            self._changed.notify_all()
+
+    def note(self, feed: str, note: AlertNote) -> None:
+        """Show what became known of an alert, now or when the alert is shown."""
+        with self._changed:
+            found = (
+                k
+                for k in range(len(self._events) - 1, -1, -1)
+                if self._events[k].event["feed"] == feed and self._events[k].is_of(note)
+            )
+            k = next(found, None)
+            if k is None:
+                self._early.append((feed, note))
+                return
+            shown, files = self._events[k], dict(self._events[k].files)
+            if note.clip is not None and self._folder is not None:
+                files["clip"] = self._folder / note.clip
+            self._newest += 1
+            event = {**shown.event, **known_by(note)}
+            self._events[k] = _Shown(self._newest, event, files, shown.alert)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -313,12 +353,25 @@ class _Shown:
     number: int
     event: dict[str, Any]
     files: Mapping[str, Path]
+    alert: Alert | None = None  # that it shows
 
     @classmethod
-    def of(cls, number: int, event: Event, files: Mapping[str, Path]) -> _Shown:
+    def of(
+        cls,
+        number: int,
+        event: Event,
+        files: Mapping[str, Path],
+        alert: Alert | None = None,
+    ) -> _Shown:
         """Return an event whose files are called by their names."""
         names = {field: path.name for field, path in files.items()}
-        return cls(number, {**event.to_json(), **names}, files)
+        return cls(number, {**event.to_json(), **names}, files, alert)
+
+    def is_of(self, note: AlertNote) -> bool:
+        """Return whether a note is about this alert."""
+        names = ("time_s", "rule", "label", "person", "id")
+        alert = self.alert
+        return alert is not None and all(getattr(alert, n) == getattr(note, n) for n in names)
 
 
 def earlier_events(options: Options, feeds: Sequence[str], since_s: float) -> list[Event]:
@@ -363,6 +416,9 @@ class PageSink:
     def write(self, record: Record) -> None:
         """Show a record that is an event; alerts are shown by ``WebPage.do``."""
         if self._began_s is None or isinstance(record, Alert):
+            return
+        if isinstance(record, AlertNote):
+            self._page.note(self._feed, record)
             return
         event = event_of(record, self._feed, self._began_s)
         if event is not None:
