@@ -47,7 +47,7 @@ def nothing_found(kind: str, task: str | None = None, *, persons: int | None = N
     ``persons``: who were seen, if they are counted.
     """
     if task == OBJECT_DETECTION:
-        return "No object was found."
+        return "Nothing was found."
     if persons:
         return f"No action is known of {counted(persons, 'person')}."
     if kind in ("audio", "text") or task == IMAGE_CLASSIFICATION:
@@ -107,9 +107,10 @@ def work_line(summary: Summary) -> str:
 
 
 def shares_line(summary: Summary) -> str:
-    """Return ``Time of the models: nanodet 62%, mn04 38%``; '' if none share a budget."""
-    parts = [f"{clean(name)} {share:.0%}" for name, share in (summary.shares or {}).items()]
-    return f"Time of the models: {', '.join(parts)}" if parts else ""
+    """Return ``Time of the models: nanodet 62%, mn04 38%``; '' unless several have run."""
+    shares = {name: share for name, share in (summary.shares or {}).items() if share >= 0.005}
+    parts = [f"{clean(name)} {share:.0%}" for name, share in shares.items()]
+    return f"Time of the models: {', '.join(parts)}" if len(parts) > 1 else ""
 
 
 def closing_lines(header: Header, summary: Summary) -> list[str]:

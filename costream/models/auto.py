@@ -15,7 +15,7 @@ from costream.weights_io.licences import AllowedLicence
 from costream.weights_io.store import weight_folders
 
 if TYPE_CHECKING:
-    from costream.models.base import Model
+    from costream.models.base import Model, ModelHead
     from costream.models.persons import PersonsModel
     from costream.models.with_audio import HearingModel
 
@@ -29,6 +29,7 @@ LENGTH_S, GAP_S = 1.0, 2.0  # of the timeline: shortest presence, and longest ab
 # Scores of objects from which on a row begins. On 64 pictures of COCO val2017 0.77 of the labels of
 # things from 0.6 on are right (0.66 from 0.45 on), and 0.97 of those of people from 0.4 on.
 PERSON, SURE_PERSON, SURE = "person", 0.4, 0.6
+SILENCE = "Silence"  # of AudioSet; in a timeline of what is there it is no row
 _HINTS = {
     "skeleton": "-m costgcn, -m costgcn-2d for joints in pictures, or --licence any",
     "features": "name the model of these features: -m cooadtr, or one of your own",
@@ -110,5 +111,13 @@ def auto_model(
     card = replace(card, rate_hz=RATE_HZ, timeline=timeline)
     heads = tuple(replace(head, card=card) for head in detector.info.heads)
     detector.info = replace(detector.info, card=card, heads=heads)
+    sound.info = replace(sound.info, heads=tuple(map(_without_silence, sound.info.heads)))
     model = with_sound(detector, sound)
     return model if actions is None else with_persons(model, actions)
+
+
+def _without_silence(head: ModelHead) -> ModelHead:
+    """Return a head of sound whose timeline leaves out silence."""
+    timeline = head.card.timeline
+    thresholds = {**timeline.thresholds, SILENCE: 1.0}
+    return replace(head, card=replace(head.card, timeline=replace(timeline, thresholds=thresholds)))

@@ -31,6 +31,7 @@ from costream.sinks.result_reader import Content, Totals, UnreadableRecord
 MOST_TROUBLES = 200
 MACS, DENSE, FIRST_STAGE = 0, 1, 2  # columns of RunSummary.cost
 _STEP_S = 1 / 8  # if no header states the rate
+_HELD_S = 1.0  # for so long a curve keeps a score where a head has results at fewer steps
 
 
 @dataclass
@@ -69,6 +70,8 @@ class RunSummary:
     last_s: float = -math.inf
     _last_step: int | None = None
     _person_steps: dict[str | None, int] = field(default_factory=dict)  # newest, by head
+    _held: dict[str | None, Prediction] = field(default_factory=dict)  # newest, by head
+    _objects_s: float | None = None  # time of the newest step with objects
 
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> RunSummary:
@@ -161,17 +164,27 @@ class RunSummary:
         scored = self.scores(record).items()
         values = [(self._column(label), p) for label, p in scored if math.isfinite(p)]
         curves.add(record.time_s, values, counted=more)
+        self._held[record.model] = record
 
     def _objects(self, record: Objects) -> None:
-        self._last_step = record.i
-        self.steps += 1
         curves = self._step(record)
+        self._hold(curves)
+        self._objects_s, self._last_step = record.time_s, record.i
+        self.steps += 1
         best: dict[int, float] = {}
         for box in record.boxes:
             if math.isfinite(box.score):
                 column = self._column(box.label)
                 best[column] = max(best.get(column, 0.0), box.score)
         curves.add(record.time_s, best.items())
+
+    def _hold(self, curves: Bins) -> None:
+        """Add the newest scores of heads without a prediction in the step that has ended."""
+        for held in self._held.values():
+            if self._objects_s is not None and 0 < self._objects_s - held.time_s < _HELD_S:
+                values = [(self._column(label), p) for label, p in self.scores(held).items()]
+                known = [(column, p) for column, p in values if math.isfinite(p)]
+                curves.add(self._objects_s, known, counted=True)
 
     def _step(self, record: Prediction | Objects) -> Bins:
         """Return the curves, which a step is about to be added to."""

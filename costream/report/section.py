@@ -193,7 +193,9 @@ def _segments(run: Run, palette: Palette) -> Html:
     summary = run.summary
     cards = [
         _card(segment, f"{run.anchor}s{k}", run, palette)
-        for k, segment in enumerate(summary.segments, 1)
+        for k, segment in sorted(
+            enumerate(summary.segments, 1), key=lambda numbered: numbered[1].start_s
+        )
     ]
     title = tag("h3", "Segments")
     if not cards:
@@ -220,7 +222,7 @@ def _card(segment: Segment, anchor: str, run: Run, palette: Palette) -> Html:
         alt = f"{segment.label} at {short_time(segment.start_s)}"
         picture = tag("img", src=Html(url), alt=alt, loading="lazy", decoding="async")
     length_s = segment.end_s - segment.start_s
-    most = tag("span", f"up to {segment.count} at once") if segment.count else None
+    most = tag("span", f"up to {segment.count} at once") if (segment.count or 0) > 1 else None
     if len(run.summary.heads.names) > 1 and segment.person is not None:
         most = tag("span", f"person {segment.person}")
     paint = palette.paint(segment.label)

@@ -11,6 +11,7 @@ from costream.sinks.labels import source_name
 from costream.sinks.stored_timelines import Timelines
 
 _LONG_S = 36_000.0  # ten hours: for the width of times if the length is not known
+_MOST = "at once"  # heading of the largest number at the same time
 _WIDEST = 40  # of labels; longer ones move the score of their row
 
 
@@ -28,6 +29,7 @@ class TextTable(TextSink):
         self._header: Header  # from ``open`` on
         self._has_heads = self._of_objects = self._persons = self._any = False
         self._widths: list[int] = []
+        self._longest = len("label")  # of the labels that are stored
         self._waiting: Timelines | None = None
         self._pieces = MusicPieces()
 
@@ -57,8 +59,7 @@ class TextTable(TextSink):
         """Write stored segments, or that nothing was found, and the cost."""
         self._add(self._pieces.rest())
         if self._waiting is not None:
-            if self._persons and len(self._waiting.heads) > 1:
-                self._widths[-1] += len(" (person 2)")
+            self._widths[-1] = min(self._longest, _WIDEST)
             for segment in self._waiting.merged():
                 self._segment(segment)
             self._waiting.close()
@@ -75,12 +76,13 @@ class TextTable(TextSink):
             if self._waiting is None:
                 self._segment(segment)
             else:
+                self._longest = max(self._longest, len(clean(named(segment))))
                 self._waiting.add(segment)
 
     def _segment(self, segment: Segment) -> None:
         if not self._any:
             self._any = True
-            self._row("start", "end", "length", "model", "label", "max", "score")
+            self._row("start", "end", "length", "model", "label", _MOST, "score")
         times = (short_time(segment.start_s, 2), short_time(segment.end_s, 2))
         length = f"{segment.end_s - segment.start_s:.2f} s"
         model, label = clean(segment.model or ""), clean(named(segment))
@@ -94,6 +96,6 @@ class TextTable(TextSink):
             cell.rjust(width) if k < 3 else cell.ljust(width)
             for k, (cell, width) in enumerate(zip(shown, self._widths, strict=True))
         ]
-        aligned += [most.rjust(3)] if self._of_objects else []
+        aligned += [most.rjust(len(_MOST))] if self._of_objects else []
         aligned.append(score.rjust(5))
         self._out.write("  ".join(aligned).rstrip() + "\n", flush=True)

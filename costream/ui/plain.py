@@ -56,7 +56,8 @@ def _line(state: RunState, now_s: float) -> str:
     time_s = 0.0 if state.time_s is None else state.time_s
     parts = [f"t={time_s:.1f} s", times(state.x_realtime(now_s))]
     for name, head_state in state.head_states.items():
-        if head_state.top:
+        # Beside objects only what is there.
+        if head_state.top and (state.object_state is None or head_state.current is not None):
             label, score = head_state.top[0]
             who = f"{name}: " if name and state.header.persons is not None else ""
             parts.append(f"{who}{clean(label)} {score:.2f}")

@@ -85,7 +85,7 @@ class FinalTimeline:
             table.add_column("person", justify="right", no_wrap=True)
         table.add_column("label", overflow="fold")
         if self._of_objects:
-            table.add_column("max", justify="right", no_wrap=True)
+            table.add_column("at once", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         mark = "● " if is_unicode(self._console) else "* "
         segments: Iterable[Segment] = self._segments

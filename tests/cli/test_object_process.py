@@ -232,7 +232,7 @@ def test_the_table_of_a_photo(weights: Path, tmp_path: Path) -> None:
     assert {row[4] for row in rows[2:-1]} <= set(LABELS)
     assert len(rows) > 3
     nothing = run("detect", tmp_path / "photo.jpg", "-m", weights, "--threshold", 1).stdout
-    assert nothing.splitlines()[:2] == ["photo.jpg", "No object was found."]
+    assert nothing.splitlines()[:2] == ["photo.jpg", "Nothing was found."]
     action = run("detect", tmp_path / "photo.jpg", "-m", "cooadtr").stdout
     assert action.splitlines()[:2] == ["photo.jpg", "No action was found."]
 

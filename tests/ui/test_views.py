@@ -135,7 +135,7 @@ def test_plain_lines_count_objects() -> None:
         records.append(Objects(i, i / 10, i, i, boxes))
         records.append(Compute(i, i / 10, 100, 400, MS, tokens=255))
     lines = plain_lines(OBJECTS, *records, width=30)
-    assert lines[1].endswith("x  2 car, 1 person  255 tokens, 25 % of full cost  dropped 0")
+    assert lines[1].endswith("x  car x2, person  255 tokens, 25 % of full cost  dropped 0")
     assert lines[3].endswith("x  nothing  255 tokens, 25 % of full cost  dropped 0")
 
 
@@ -192,7 +192,7 @@ def test_the_timeline_says_when_there_is_none() -> None:
     for header, words in (
         (HEADER, "No action was found."),
         (HEADS, "Nothing was recognised."),
-        (OBJECTS, "No object was found."),
+        (OBJECTS, "Nothing was found."),
     ):
         assert timeline(header=header)[1] == words
     summary = replace(SUMMARY, persons=2, persons_s=9.5, acting_s=0.0)
@@ -208,9 +208,9 @@ def test_the_timeline_says_when_there_is_none() -> None:
 def test_the_timeline_says_how_many_objects_there_were() -> None:
     segments = Segment(2.0, 3.0, "person", 0.7, count=12), Segment(1.0, 9.0, "car", 0.8, count=2)
     assert timeline(*segments, header=OBJECTS)[1:4] == [
-        "  start      end  length  label     max  score",
-        "0:01.00  0:09.00  8.00 s  ● car       2   0.80",
-        "0:02.00  0:03.00  1.00 s  ● person   12   0.70",
+        "  start      end  length  label     at once  score",
+        "0:01.00  0:09.00  8.00 s  ● car           2   0.80",
+        "0:02.00  0:03.00  1.00 s  ● person       12   0.70",
     ]
 
 

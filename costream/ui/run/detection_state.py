@@ -19,7 +19,6 @@ class DetectionState:
 
     def __init__(self, length_s: float | None, step_s: float) -> None:
         self.boxes: tuple[Box, ...] = ()  # of the newest step, by descending score
-        self.most_boxes = 0  # maximum of all steps
         self.tracked = False  # whether objects have ids
         self.seen: Counter[str] = Counter()  # boxes so far, by label
         self.strip: Strip | None = None  # counts steps as None, boxes by their label
@@ -32,7 +31,6 @@ class DetectionState:
     def add_objects(self, record: Objects) -> None:
         """Add the objects of a step."""
         self.boxes = record.boxes
-        self.most_boxes = max(self.most_boxes, len(record.boxes))
         self.tracked = self.tracked or any(box.id is not None for box in record.boxes)
         if self.strip is None:
             self.strip = Strip(record.time_s, self._length_s, self._step_s)
@@ -64,5 +62,6 @@ class DetectionState:
 
     @property
     def words(self) -> str:
-        """Current objects as text: ``2 car, 1 person``."""
-        return ", ".join(f"{count} {clean(label)}" for label, count in self.counts)
+        """Current objects as text: ``car x2, person``."""
+        several = ((label, f" x{count}" if count > 1 else "") for label, count in self.counts)
+        return ", ".join(f"{clean(label)}{times}" for label, times in several)

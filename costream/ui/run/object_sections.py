@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from costream.core.formatting import (
@@ -21,6 +21,7 @@ from costream.ui.run.tracks import HeadState
 from costream.ui.screen import Viewport
 
 _MOST_BOXES = 5
+_LEAST = 0.1  # score from which on a sound or an action is shown
 _LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _LEAST_CURVE = 8  # minimum number of cells
 _COUNTS = "123456789+"
@@ -37,6 +38,7 @@ class ObjectLineGroups(LineGroups):
     def __init__(self, state: RunState, objects: DetectionState, name: str) -> None:
         super().__init__(state, name)
         self._objects = objects
+        self._rows = 1  # of boxes, at most so far
         self._gutter = min(max(self._gutter, state.label_width + 1), MOST_GUTTER)
 
     def make(self, viewport: Viewport, now_s: float) -> dict[str, list[Text]]:
@@ -54,32 +56,60 @@ class ObjectLineGroups(LineGroups):
             most = objects.most_tokens or max(objects.tokens)
             shares = [count / max(most, 1) for count in objects.tokens]
             groups["tokens"] = [self._curve("tokens", shares, words["tokens"], width)]
-        groups["share"] = [self._curve("share", objects.shares, words["share"], width)]
+        if compute.tokens is not None or budget_text(compute):  # else the cost says it
+            groups["share"] = [self._curve("share", objects.shares, words["share"], width)]
         return groups
 
+    def _head_name(self, head: str) -> str:
+        header = self._state.header
+        if (head,) == self._state.sounds:
+            return "sound"
+        is_last = bool(header.heads) and head == header.heads[-1].model
+        return "actions" if is_last and header.persons is not None else clean(head)
+
     def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
-        objects, legend = self._objects, self._state.legend
-        if objects.strip is None or head_state is not self._state.detector:
+        objects = self._objects
+        if head_state is self._state.detector and objects.strip is not None:
+            return self._boxes()
+        if not head_state.top or self._state.lost or head is None:
             return super()._scores(head, head_state)
-        width = max(self._gutter - 1, self._state.label_width + objects.tracked * _ID_WIDTH)
+        most = len(head_state.top) if head in self._state.sounds else 1
+        best = [s for s in head_state.top if s[0] != head_state.head.background and s[1] >= _LEAST]
+        lines = self._bars(self._named(self._head_name(head)), head_state, best[:most])
+        lines = lines or [self._named(self._head_name(head))]
+        return lines + [Text("") for _ in range(most - len(lines))]
+
+    def _boxes(self) -> list[Text]:
+        """Return a line for each of the best objects but the persons who have a line of actions."""
+        objects, legend = self._objects, self._state.legend
+        names = self._state.detector.head.labels
+        longest = max((cell_len(clean(name)) for name in names), default=0)
+        width = max(self._gutter - 1, longest + objects.tracked * _ID_WIDTH)
         width = min(width, self._viewport.width // 3)
         lines = []
-        for box in objects.boxes[:_MOST_BOXES]:
+        for box in objects.boxes:
+            if f"{clean(box.label)} {box.id}" in self._state.head_states:
+                continue
             name = clean(box.label) if box.id is None else f"{clean(box.label)} #{box.id}"
             bar = self._bar(box.score, self._viewport.width - width - 7)
             line = Text.assemble(set_cell_size(name, width), " ", (bar, legend.color(box.label)))
             lines.append(line.append(f" {box.score:5.2f}"))
         # A constant number of lines, so that nothing below moves when an object comes or goes.
-        rows = max(1, min(objects.most_boxes, _MOST_BOXES))
-        return lines + [Text("") for _ in range(rows - len(lines))]
+        self._rows = max(self._rows, min(len(lines), _MOST_BOXES))
+        return lines[: self._rows] + [Text("") for _ in range(self._rows - len(lines))]
 
     def _now(self, head: str | None, head_state: HeadState) -> Text:
         if head_state is not self._state.detector:
-            return super()._now(head, head_state)
+            line = super()._now(head, head_state)
+            is_idle = head_state.current is None and head_state.top and not self._state.lost
+            if head is None or head in self._state.sounds or not is_idle:
+                return line
+            return self._named(self._head_name(head)).append("no known action", "dim")
         counts, line = self._objects.counts, self._named("now")
         for label, count in counts:
             line.append(self._mark, self._state.legend.color(label))
-            line.append(f"{count} {clean(label)}  ", "bold")
+            times = f" {self._times}{count}" if count > 1 else ""
+            line.append(f"{clean(label)}{times}  ", "bold")
         if counts or self._objects.strip is None:
             return line
         return line.append("nothing", "dim")

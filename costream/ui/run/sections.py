@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
@@ -16,7 +17,7 @@ from costream.core.formatting import (
     si,
     times,
 )
-from costream.core.records import STAGES
+from costream.core.records import STAGES, Scored
 from costream.draw.palette import BACKGROUND
 from costream.ui.run.glyphs import level_line
 from costream.ui.run.state import RunState
@@ -72,6 +73,7 @@ class LineGroups:
     def _title(self) -> Text:
         header = self._state.header
         late = f", {header.delay_s:g} s behind" if header.delay_s else ""
+        late += ", no sound" if self._state.is_silent else ""
         model = clean(header.model)
         about = ("", f"  {model}", f"  {model}, {header.rate_hz:g} steps a second{late}")
         return self._longest(*(Text.assemble((self._name, "bold"), (a, "dim")) for a in about))
@@ -97,19 +99,23 @@ class LineGroups:
 
     def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
         """Return the best labels; with several heads, next to the name of the head."""
-        title = Text() if head is None else self._named(clean(head))
+        title = Text() if head is None else self._named(self._head_name(head))
         if self._state.lost:
             return [title.append("unknown", "dim")]
         if not head_state.top:
             what = "output" if self._state.steps else "step"
-            state = "no sound" if self._is_silent(head) else f"waiting for the first {what}"
-            return [title.append(state, "dim")]
-        room = self._viewport.width - title.cell_len
+            return [title.append(f"waiting for the first {what}", "dim")]
+        return self._bars(title, head_state, head_state.top)
+
+    def _bars(self, title: Text, head_state: HeadState, top: Iterable[Scored]) -> list[Text]:
+        """Return a line with a bar for each label, the first after ``title``."""
+        indent = title.cell_len
+        room = self._viewport.width - indent
         width = max(_GUTTER - 1, min(self._state.label_width, self._viewport.width // 3))
         lines = []
-        for label, score in head_state.top:
+        for label, score in top:
             line, name = title, set_cell_size(clean(label), width)
-            title = Text() if head is None else self._named("")
+            title = Text(" " * indent)
             if label == head_state.head.background:  # says little, so it is a thin line
                 style, bar = BACKGROUND.style, self._bar(score, room - width - 7, quiet=True)
             else:
@@ -120,17 +126,13 @@ class LineGroups:
             lines.append(line.append(f" {score:5.2f}", quiet))
         return lines
 
-    def _is_silent(self, head: str | None) -> bool:
-        """Return whether a head is of the sound of a video, which comes second, and there is none.
-
-        The entry "sound" of the header's options is then the reason.
-        """
-        first = next(iter(self._state.head_states), None)
-        return head != first and isinstance(self._state.header.options.get("sound"), str)
-
     @property
     def _mark(self) -> str:
         return "● " if self._viewport.unicode else "* "
+
+    @property
+    def _times(self) -> str:
+        return "×" if self._viewport.unicode else "x"
 
     def _bar(self, share: float, width: int, *, quiet: bool = False) -> str:
         width = max(1, width)
@@ -143,7 +145,7 @@ class LineGroups:
 
     def _now(self, head: str | None, head_state: HeadState) -> Text:
         current, time_s = head_state.current, self._state.time_s
-        name = "now" if head is None else clean(head)
+        name = "now" if head is None else self._head_name(head)
         if self._state.lost:
             return self._named(name).append("unknown", "dim")
         if current is None or time_s is None:
@@ -162,8 +164,7 @@ class LineGroups:
         segments = list(reversed(self._state.segments))
         dash = "–" if self._viewport.unicode else "-"
         spans = [f"{short_time(s.start_s)} {dash} {short_time(s.end_s)}" for s in segments]
-        sign = "×" if self._viewport.unicode else "x"
-        several = [f" {sign}{s.count}" if s.count and s.count > 1 else "" for s in segments]
+        several = [f" {self._times}{s.count}" if s.count and s.count > 1 else "" for s in segments]
         labels = [clean(named(s)) + more for s, more in zip(segments, several, strict=True)]
         span_width = max(map(len, spans), default=0)
         label_width = max(map(cell_len, labels), default=0)
@@ -184,7 +185,7 @@ class LineGroups:
         legend, unicode = self._state.legend, self._viewport.unicode
         strip, words = Text(), Text()
         if len(self._state.head_states) > 1:  # one below the other
-            strip, words = self._named(clean(head or "")), self._named("")
+            strip, words = self._named(self._head_name(head or "")), self._named("")
         room = max(1, self._viewport.width - strip.cell_len)
         cells = head_state.strip.cells(room, self._state.header.duration_s)
         names = dict.fromkeys(label for label, _ in cells if label is not None)
@@ -227,6 +228,9 @@ class LineGroups:
         if state.lag_s and state.header.duration_s:  # otherwise part of the progress line
             line.append(f", {state.lag_s:.2f} s late", "dim")
         return line
+
+    def _head_name(self, head: str) -> str:
+        return clean(head)
 
     def _named(self, name: str) -> Text:
         return Text.assemble((set_cell_size(name, self._gutter - 1), "dim"), (" ", "dim"))

@@ -47,7 +47,10 @@ class RunState:
         self.start_s: float | None = None  # time of the first step
         self.time_s: float | None = None  # time of the newest step
         self.steps = 0
-        self.head_states = {name: self._head_state(name) for name in heads_of(header)}
+        self.sounds = _of_sound(header)
+        self.is_silent = bool(self.sounds) and isinstance(header.options.get("sound"), str)
+        heard = [head for head in heads_of(header) if not (self.is_silent and head in self.sounds)]
+        self.head_states = {name: self._head_state(name) for name in heard}
         self._heads = self.head_states  # of the stream, not of persons
         self._people: dict[int, HeadState] = {}  # persons who have predictions
         self._here: list[int] = []  # persons in this step
@@ -193,3 +196,11 @@ class RunState:
         self.start_s = time_s if self.start_s is None else self.start_s
         self.time_s = time_s
         self.lost = ""
+
+
+def _of_sound(header: Header) -> tuple[str, ...]:
+    """Return the heads of the sound of a video: those after the first, actions of persons apart."""
+    names = tuple(head.model for head in header.heads or ())
+    if header.kind != "video":
+        return ()
+    return names[1:] if header.persons is None else names[1:-1]
