@@ -64,7 +64,7 @@ class ObjectLineGroups(LineGroups):
         header = self._state.header
         if (head,) == self._state.sounds:
             return "sound"
-        is_last = bool(header.heads) and head == header.heads[-1].model
+        is_last = header.heads is not None and head == header.heads[-1].model
         return "actions" if is_last and header.persons is not None else clean(head)
 
     def _scores(self, head: str | None, head_state: HeadState) -> list[Text]:
