@@ -157,7 +157,7 @@ def test_the_extra_all_has_every_other_one() -> None:
     assert named == extras.keys() - {"all", "test"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_files_to_publish_are_small_and_pass_the_checks_of_twine(released: Path) -> None:
     pytest.importorskip("twine")
     files = sorted(released.iterdir())
@@ -166,7 +166,7 @@ def test_the_files_to_publish_are_small_and_pass_the_checks_of_twine(released: P
     assert all(path.stat().st_size < 60e6 for path in files)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sdist_builds_the_same_wheel(wheel: Path, released: Path) -> None:
     (again,), (sdist,) = released.glob("*.whl"), released.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:

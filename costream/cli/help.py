@@ -20,6 +20,7 @@ from costream.core.schema import comments
 
 MANUAL = Path(__file__).parent.parent / "manual"
 _PLACEHOLDER = re.compile(r"^\{\{([a-z-]+) ?(.*?)\}\}$", re.MULTILINE)
+_PICTURE = re.compile(r"^!\[.*\]\(.*\)\n\n", re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]+\]\((\w+)\.md\)")
 _TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "tuple": "array"}
 _TYPES |= {"Seconds": "number", "Sum": "number", "Count": "integer"}
@@ -33,7 +34,10 @@ def _page_names(_: click.Context, __: click.Parameter, word: str) -> list[Comple
 
 @click.command(cls=Command)
 @click.argument("page", nargs=-1, shell_complete=_page_names)
-def command(page: tuple[str, ...]) -> None:
+@click.option(
+    "--all", "every", is_flag=True, help="Show all pages as one text, for example for an assistant."
+)
+def command(page: tuple[str, ...], every: bool) -> None:
     """Show a page of the manual, or one of its sections; without PAGE the list of pages.
 
     On a terminal with UTF-8 through the pager, else as plain Markdown.
@@ -42,8 +46,11 @@ def command(page: tuple[str, ...]) -> None:
     costream help python
     costream help exit-codes
     costream help skeletons | less
+    costream help --all > manual.md
     """
-    text = render(find("-".join(page).lower() or "index"))
+    if every and page:
+        raise UsageError("--all shows every page", hint=f"leave out {' '.join(page)!r} or --all")
+    text = manual() if every else _without_pictures(render(find("-".join(page).lower() or "index")))
     from costream.ui.console import is_unicode, stdout_console
 
     console = stdout_console()
@@ -88,6 +95,15 @@ def find(name: str) -> str:
         hint = f"did you mean {' or '.join(close)}?" if close else "'costream help' lists the pages"
         raise UsageError(f"there is no page {name!r}", hint=hint)
     return sections[name]
+
+
+def manual() -> str:
+    """Return all pages as one text, in the order of the list of pages."""
+    return "\n\n".join(_without_pictures(render(text)).strip() for text in pages().values())
+
+
+def _without_pictures(text: str) -> str:
+    return _PICTURE.sub("", text)
 
 
 def render(text: str) -> str:

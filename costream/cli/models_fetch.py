@@ -30,7 +30,14 @@ from costream.core.locks import append_own, try_lock
 from costream.core.user_code import split_spec
 from costream.models.catalogue import find_weights, kind_of
 from costream.runtime.stop import StopHandler, Stopped
-from costream.weights_io.file import SUFFIX
+from costream.weights_io.file import SUFFIX, read_card, read_header, write_whole
+from costream.weights_io.hub import (
+    PREFIX,
+    HubAddress,
+    fetch_hub_file,
+    find_hub_file,
+    read_address,
+)
 from costream.weights_io.import_settings import (
     KEYS,
     ImportSettings,
@@ -69,6 +76,9 @@ def fetch_command(
 ) -> None:
     """Download published checkpoints, import them and print the files. Without NAME: list them.
 
+    NAME may be a repository of the Hugging Face hub, hf:OWNER/NAME (extra hub); the model is then
+    named OWNER--NAME. hf:OWNER/NAME/FILE@REVISION selects a file and a revision.
+
     Repeat the command to resume a download that was interrupted. No code in a checkpoint is
     executed. Proxies are taken from HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
     """
@@ -82,16 +92,54 @@ def fetch_command(
         else:
             _print_choice(entries)
         return
-    for name in names:
+    hub = [read_address(name) for name in dict.fromkeys(names) if name.startswith(PREFIX)]
+    listed_names = [name for name in dict.fromkeys(names) if not name.startswith(PREFIX)]
+    for name in listed_names:
         if name not in entries:
             raise UsageError(f"no published checkpoint {name!r}", hint=suggest_names(name, entries))
-    wanted = [entries[name] for name in dict.fromkeys(names)]
+    wanted = [entries[name] for name in listed_names]
     for entry in wanted:
         if not (target_of(entry).exists() or _downloaded(entry)):
             _check_download(entry, offline=offline, accept_licence=accept_licence)
     with StopHandler():
         for entry in wanted:
             print_path(_fetch(entry))
+        for address in hub:
+            print_path(_fetch_from_hub(address, offline=offline, accept_licence=accept_licence))
+
+
+def _fetch_from_hub(address: HubAddress, *, offline: bool, accept_licence: bool) -> Path:
+    """Return the weights of a file of the hub, downloaded and imported if need be."""
+    target = cache_folder() / f"{address.name}{SUFFIX}"
+    if target.exists():
+        say(f"{address.name}: already downloaded")
+        return target
+    if offline:
+        raise UsageError("--offline, but it is not downloaded", where=address.repository)
+    found = find_hub_file(address)
+    entry = found.entry
+    if not accept_licence:
+        _ask(entry)
+    use = entry.licence_class or UNKNOWN
+    licence = "none stated" if entry.licence == NO_LICENCE else entry.licence
+    say(f"{entry.source}, revision {found.commit[:12]}, {entry.megabytes:.1f} MB")
+    say(f"licence: {licence} (class: {use})")
+    path, digest = fetch_hub_file(found)
+    checked = "as the hub states" if entry.digest else "the hub states none"
+    say(f"SHA-256: {digest} ({checked})")
+    if path.suffix == SUFFIX and "card" in read_header(path).metadata:
+        read_card(path)  # of a format that this version reads
+        write_whole(target, (path.read_bytes(),))
+        say(f"{address.name}: use it with -m {address.name}")
+        return target
+    about = {"licence": entry.licence, "trained_on": entry.source}
+    about |= {"licence_class": entry.licence_class} if entry.licence_class else {}
+    try:
+        convert([path], address.name, about, target)
+    except (ModelError, UsageError) as error:
+        hint = f"costream models import {shlex.quote(str(path))} --config ..."
+        raise ModelError(f"cannot be imported ({error})", where=entry.name, hint=hint) from error
+    return target
 
 
 def _check_download(entry: Published, *, offline: bool, accept_licence: bool) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import venv
@@ -13,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import av
 import click
 import pytest
 
@@ -21,6 +24,7 @@ from costream.cli.help import find, pages, render
 from costream.core.errors import ExitCode, UsageError
 from costream.core.records import Header, Record, Summary
 from costream.sinks.registry import FORMATS
+from kit.data_audio import write_folder
 from kit.program import ROOT, costream, environment, python
 
 DOCUMENTS = {**pages(), "README": (ROOT / "README.md").read_text("utf-8")}
@@ -129,9 +133,65 @@ def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path: Path) -> None
     assert "room.mp4: alert: fall" in done.stderr
 
 
+# What stands for the files, cameras and sounds that the recipes are about.
+STAND_INS = (
+    (" --clips 5,10", ""),  # of files there are none
+    (" --web 8080", ""),
+    ("--metrics 9100", "--metrics 0"),
+    ("zones rtsp://192.168.1.20/stream1", "zones samples/room.mp4"),
+    ("rtsp://192.168.1.20/stream1", "samples/room.mp4 --realtime --speed 20"),
+    ("watch feeds.toml", "watch feeds.toml --realtime --speed 20"),
+    ("Owl", "Siren"),
+    ("--group patient", "--group patient --steps 20"),
+    ("listen --mic --only 'owl,bark'", "listen night/20260514_230000.ogg --only siren"),
+)
+
+
+def write_stand_ins(folder: Path) -> None:
+    """Write the files that the recipes name, from the samples and from tones."""
+    for name in ("videos", "films", "truth", "walks", "night"):
+        (folder / name).mkdir()
+    samples = folder / "samples"
+    samples.symlink_to(ROOT / "samples")
+    for name in ("videos/room.mp4", "films/room.mp4", "truth/room.json"):
+        shutil.copy(samples / Path(name).name, folder / name)
+    shutil.copy(samples / "corridor.mp4", folder / "walk.mp4")
+    with av.open(samples / "room.mp4") as film:
+        next(film.decode(video=0)).to_image().save(folder / "dog.jpg")
+    shutil.copy(samples / "street.ogg", folder / "night" / "20260514_230000.ogg")
+    acts = json.loads((samples / "moves.json").read_text("utf-8"))["segments"]
+    for clips, names in (("clips.csv", ("anna", "ben", "cem")), ("others.csv", ("dora",))):
+        rows = ["file,start,end,label,patient"]
+        for name in names:
+            shutil.copy(samples / "moves.csv", folder / "walks" / f"{name}.csv")
+            for act in acts:
+                where = f"walks/{name}.csv,{act['start_s']},{act['end_s']}"
+                rows.append(f"{where},{act['label']},{name}")
+        (folder / clips).write_text("\n".join(rows), "utf-8")
+    write_folder(folder / "classes", 8)
+    write_folder(folder / "new", 3, first_seed=100)
+    shutil.copy(next((folder / "new").rglob("*.wav")), folder / "new.wav")
+    feeds = [f'[[feed]]\nname = "{n}"\nurl = "samples/{n}.mp4"\n' for n in ("room", "corridor")]
+    (folder / "feeds.toml").write_text("".join(feeds), "utf-8")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("story", re.findall(r"^## (.+)$", pages()["recipes"], re.MULTILINE))
+def test_a_recipe_runs_from_its_first_line_to_its_last(story: str, tmp_path: Path) -> None:
+    write_stand_ins(tmp_path)
+    for line in lines(find(story.lower().replace(" ", "-"))):
+        for wanted, here in STAND_INS:
+            line = line.replace(wanted, here)
+        (words,) = calls(line)
+        done = costream(*words, cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+        assert done.returncode == ExitCode.OK, f"{line}\n{done.stderr}"
+
+
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_options_exist(name):
-    for line in lines(DOCUMENTS[name]):
+    shown = list(lines(DOCUMENTS[name]))
+    shown += re.findall(r"^\|.* `(costream .+?)`[ ,:|]", DOCUMENTS["migration"], re.MULTILINE)
+    for line in shown:
         for words in calls(line):
             command: click.Command | None = cli
             while isinstance(command, click.Group) and words:
