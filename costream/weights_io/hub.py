@@ -24,8 +24,10 @@ from costream.weights_io.published import NO_LICENCE, Published
 PREFIX = "hf:"
 _ADDRESS = re.compile(r"hf:([\w-][\w.-]*/[\w-][\w.-]*)(?:/([^@]+))?(?:@([\w.-]+))?")
 # Identifiers of licences that the hub knows and weights of costream have.
-_LICENCES = ("apache-2.0", "mit", "bsd-3-clause", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0")
-_LICENCES += ("cc-by-nc-sa-4.0", "cc0-1.0", "agpl-3.0", "gpl-3.0")
+_LICENCES = {
+    *("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "agpl-3.0", "gpl-3.0"),
+    *("cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0"),
+}
 _PIPELINES = {
     OBJECT_DETECTION: "object-detection",
     IMAGE_CLASSIFICATION: "image-classification",
