@@ -211,11 +211,15 @@ class SoundFlags(Group):
         minimum=1,
     )
     levels: Literal["dB", "dBA"] | None = flag(
-        "--levels", "Write the level of each step; dBA: A-weighted too.", identity="if set"
+        "--levels",
+        "Write the level of each step; dBA: A-weighted too.",
+        on=("listen", "batch", "watch"),
+        identity="if set",
     )
     full_scale_db: float = flag(
         "--full-scale",
         "Level in dB of the loudest sound that the microphone can record.",
+        on=("listen", "batch", "watch"),
         default=0.0,
         identity="if set",
         metavar="DB",

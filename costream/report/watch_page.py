@@ -16,10 +16,11 @@ from typing import Any
 from costream.core.clock import began_of
 from costream.core.formatting import counted
 from costream.core.moments import moment_in_name
-from costream.core.records import AlertNote, Header
+from costream.core.records import AlertNote, Header, Level
 from costream.report.markup import Html, folded
 from costream.report.swatches import patterns
 from costream.sinks.events import Event, add_note, event_of, event_page
+from costream.sinks.mean_levels import MeanLevels
 from costream.sinks.result_reader import Content, Totals, UnreadableRecord
 from costream.sinks.rotation import feed_of
 
@@ -40,6 +41,7 @@ class WatchEvents:
         self._count = 0
         self._models: set[str] = set()
         self._labels: dict[str, None] = {}
+        self._levels = MeanLevels()
         self._live = self._other = 0  # runs
 
     @property
@@ -49,16 +51,21 @@ class WatchEvents:
 
     def read(self, contents: Iterable[Content], path: Path) -> Iterator[Content]:
         """Yield the contents of a run in the file ``path``, keeping its events."""
-        began_s, feed = None, feed_of(path)
+        began_s, feed, loudest_db = None, feed_of(path), 0.0
         for content in contents:
             if isinstance(content, Header):
                 began_s = began_of(content)
                 if began_s is None and (named := _recorded(content)):
                     feed, began_s = named
+                loudest_db = content.options.get("full_scale_db") or 0.0
                 self._live += began_s is not None
                 self._other += began_s is None
                 self._models.add(content.model)
                 self._labels |= dict.fromkeys(content.labels)
+            elif isinstance(content, Level) and began_s is not None:
+                level, unit = (content.db, "dB") if content.dba is None else (content.dba, "dBA")
+                unit = unit if loudest_db else f"{unit} of full scale"
+                self._levels.add(feed, began_s + content.time_s, level, unit)
             elif isinstance(content, AlertNote) and began_s is not None:
                 links = replace(content, clip=None)
                 if content.clip is not None:
@@ -84,6 +91,7 @@ class WatchEvents:
             "about": about,
             "labels": list(self._labels),
             "events": [event.to_json() for event in events],
+            "levels": self._levels.to_json(),
         }
         style = files("costream.report").joinpath("style.css").read_text("utf-8")
         head, tail, _ = event_page(data, style)

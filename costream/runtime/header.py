@@ -56,6 +56,7 @@ def make_header(
             **_hints(head.card.familiarity for head, _ in timelines),
             **({} if only is None else {"only": only}),
             **({"weights": UNTRAINED} if card.untrained else {}),
+            **({"full_scale_db": options.full_scale_db} if options.full_scale_db else {}),
             **options.recorded,
             **notes,
             **({"assumed": list(info.assumed)} if info.assumed else {}),

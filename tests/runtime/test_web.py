@@ -25,6 +25,7 @@ from costream.runtime.alerts.actions import AlertEvent
 from costream.runtime.alerts.snapshots import AlertPicture, Scene
 from costream.runtime.watch.web import TOKEN, WebPage, earlier_events
 from costream.sinks.events import Event, event_of, events_in
+from costream.sinks.mean_levels import MeanLevels
 from kit.browser import browse, console, fit, needs_browser
 from kit.watched import feed, watch
 
@@ -281,6 +282,10 @@ def test_a_browser_shows_it(tmp_path, monkeypatch):
     records.append(Alert(3.0, "fall>=0.8", "fall", 0.9, 1.0))
     events = [event_of(record, HOSTILE, at).to_json() for record in records]
     data = {"live": False, "title": HOSTILE, "about": "x", "labels": ["fall"], "events": events}
+    levels = MeanLevels()
+    for k in range(201):  # 10 s of 0 dB, then 10 s of -20 dB, and so on
+        levels.add(HOSTILE, at + 10 * k, -20.0 if k % 2 else 0.0, "dB of full scale")
+    data["levels"] = levels.to_json()
     head, tail, _ = event_page(data)
     file = tmp_path / "page.html"
     file.write_text(head + tail, "utf-8")
@@ -289,5 +294,6 @@ def test_a_browser_shows_it(tmp_path, monkeypatch):
     assert done.stdout.count('<tr><td class="ev-when">') == 3
     assert "Alerts (1)" in done.stdout
     assert "<img src=x" not in done.stdout
+    assert done.stdout.count(">-3</td>") == 3  # in its hour, by night or by day, and in all
     inner, scroll, _ = fit(file, 390, tmp_path)
     assert (inner, scroll) == (390, 390)

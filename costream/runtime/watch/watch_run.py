@@ -132,7 +132,8 @@ class WatchRun:
         if self._page is not None:
             names = [channel.spec.name for channel in self._channels]
             folder = self._options.output_folder
-            self._page.begin(scenes, partial(earlier_events, self._options, names), folder)
+            earlier = partial(earlier_events, self._options, names)
+            self._page.begin(scenes, earlier, folder, self._options.full_scale_db)
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -220,8 +221,9 @@ class WatchRun:
         sinks = self._sinks(options, spec.name)
         if self._broker is not None:
             sinks.append(self._broker.sink(spec.name))
-            if self._model.info.sound or self._model.info.beside:
-                needs.add("dB")
+        heard = self._model.info.sound or self._model.info.beside
+        if heard and (self._broker is not None or self._page is not None):
+            needs.add("dB")
         if self._page is not None:
             sinks.append(self._page.sink(spec.name))
         return StreamRecorder(self._model, options, sinks, follow_persons=True, needs=needs)

@@ -38,6 +38,7 @@ from costream.sinks.events import (
     known_by,
     stored_events,
 )
+from costream.sinks.mean_levels import MeanLevels
 from costream.sinks.rotation import journal_files
 
 TOKEN = "COSTREAM_WEB_TOKEN"  # environment variable
@@ -45,6 +46,7 @@ MOST_EVENTS = 5000  # kept in memory and shown
 _MOST_PICTURES = 60  # of alerts, in memory
 _MOST_STREAMS = 32  # pages that are kept up to date at one time
 _EARLIER_S = 86400.0  # events of an earlier watch are shown that are younger than this
+_LEVELS_S = 2 * 86400.0  # levels are shown that are younger than this
 _SHOW_S = 1.0  # interval of sending the status
 _READ_S = 10.0  # a page waits at most this long for the events of earlier watches
 _ALIVE_S = 10.0  # interval of a sign of life
@@ -79,6 +81,7 @@ class WebPage:
         self._status_number = 0
         self._shown_s = float("-inf")
         self._labels: tuple[str, ...] = ()
+        self._levels, self._unit = MeanLevels(), "dB of full scale"
         self._early: deque[tuple[str, AlertNote]] = deque(maxlen=_MOST_PICTURES)
         self._folder: Path | None = None  # of clips
         self._pictures: OrderedDict[str, AlertPicture] = OrderedDict()  # by name
@@ -104,12 +107,15 @@ class WebPage:
         scenes: Mapping[str, Callable[[], Scene | None]],
         earlier: Callable[[float], list[Event]] | None = None,
         folder: Path | None = None,
+        full_scale_db: float = 0.0,
     ) -> None:
         """Begin to show the feeds; ``scenes`` returns the newest picture of each.
 
         ``earlier(since_s)`` returns the events that earlier watches have left since then, with
-        the paths of their files. ``folder``: of clips.
+        the paths of their files. ``folder``: of clips. ``full_scale_db``: level of full scale; 0:
+        it is not known.
         """
+        self._unit = "dB" if full_scale_db else self._unit
         self._scenes, self._folder = scenes, folder
         if earlier is None:
             self._read.set()
@@ -125,6 +131,10 @@ class WebPage:
         values = self._status_json(status)
         with self._changed:
             self._status, self._labels = values, status.labels
+            for feed in status.feeds:
+                if feed.state == "live" and feed.level_db is not None:
+                    self._levels.add(feed.name, values["now"], feed.level_db, self._unit)
+            values["levels"] = self._levels.to_json(values["now"])
             self._status_number += 1
             self._changed.notify_all()
 
@@ -243,6 +253,7 @@ class WebPage:
                 "most": MOST_EVENTS,
                 "labels": self._labels,
                 "status": self._status,
+                "levels": self._levels.to_json(time.time() - _LEVELS_S),
             }
         head, tail, policy = event_page(data)
         body = (head + tail).encode("utf-8", "backslashreplace")
