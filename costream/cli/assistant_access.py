@@ -11,6 +11,7 @@ import re
 import stat
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
@@ -25,7 +26,7 @@ from costream.core.errors import printable
 
 LONGEST = 4096  # characters of a path or a query
 _WAITING = 8  # calls, beside the one that runs
-_ANSWER_BYTES = 8 << 20  # of a process, or of a line of it
+_LINE_BYTES = 8_000_000
 _REMARKS = 20  # lines of a process
 _HEAD_BYTES = 4096
 # Files that name other files or addresses: playlists of HLS, DASH and FFmpeg, SDP.
@@ -39,6 +40,7 @@ class Limits:
     time_s: float
     file_bytes: int
     most: int  # entries of an answer
+    answer_bytes: int = 8_000_000  # of a process
 
 
 class Roots:
@@ -138,7 +140,7 @@ class Commands:
             command, stdin=DEVNULL, cwd=self._folder, env={**os.environ, "PYTHONPATH": paths}
         )
         try:
-            return await _read(process, kinds)
+            return await _read(process, kinds, self._limits.answer_bytes)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -146,40 +148,56 @@ class Commands:
                 await process.aclose()
 
 
-async def _read(process: Process, kinds: Sequence[str]) -> Answer:
+async def _read(process: Process, kinds: Sequence[str], most_bytes: int) -> Answer:
     assert process.stdout is not None
     assert process.stderr is not None
     lines: list[bytes] = []
     remarks: list[str] = []
+    too_long: ToolError | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read_remarks, process.stderr, remarks)
-        size = 0
-        async for line in _lines(process.stdout):
-            if kinds and not line.startswith(tuple(f'{{"type": "{k}"'.encode() for k in kinds)):
-                continue
-            size += len(line)
-            if size > _ANSWER_BYTES:
-                raise ToolError("the answer is too long; ask for a part with start_s and end_s")
-            lines.append(line)
+        try:
+            lines.extend([line async for line in _kept(process.stdout, kinds, most_bytes)])
+        except ToolError as error:  # raised in here, it would be part of a group
+            too_long = error
+            tasks.cancel_scope.cancel()
+    if too_long is not None:
+        raise too_long
     return Answer(await process.wait(), lines, remarks)
 
 
+async def _kept(
+    stream: ByteReceiveStream, kinds: Sequence[str], most_bytes: int
+) -> AsyncIterator[bytes]:
+    """Yield the lines of these kinds, all without kinds. ToolError if they are too long in all."""
+    starts = tuple(f'{{"type": "{kind}"'.encode() for kind in kinds)
+    size = 0
+    async for line in _lines(stream):
+        if starts and not line.startswith(starts):
+            continue
+        size += len(line)
+        if size > most_bytes:
+            raise ToolError(f"the answer is longer than {most_bytes / 1e6:.1f} MB: ask for a part")
+        yield line
+
+
 async def _lines(stream: ByteReceiveStream) -> AsyncIterator[bytes]:
-    """Yield lines; longer ones than _ANSWER_BYTES end the reading."""
+    """Yield lines; longer ones than _LINE_BYTES end the reading."""
     buffered = BufferedByteReceiveStream(stream)
     while True:
         try:
-            yield await buffered.receive_until(b"\n", _ANSWER_BYTES)
+            yield await buffered.receive_until(b"\n", _LINE_BYTES)
         except anyio.IncompleteRead:
             if rest := buffered.buffer:
                 yield rest
             return
         except anyio.DelimiterNotFound as error:
-            raise ToolError("the answer is too long") from error
+            raise ToolError("the answer has a line that is too long") from error
 
 
 async def _read_remarks(stream: ByteReceiveStream, remarks: list[str]) -> None:
-    async for line in _lines(stream):
-        text = printable(line.decode("utf-8", "replace").strip()).removeprefix("costream: ")
-        if text and len(remarks) < _REMARKS:
-            remarks.append(text[:500])
+    with suppress(ToolError):  # a line that is too long
+        async for line in _lines(stream):
+            text = printable(line.decode("utf-8", "replace").strip()).removeprefix("costream: ")
+            if text and len(remarks) < _REMARKS:
+                remarks.append(text[:500])

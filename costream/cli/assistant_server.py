@@ -10,11 +10,13 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mcp.server.mcpserver import MCPServer
+import anyio
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
@@ -23,6 +25,7 @@ from costream.core.commit import code_version
 
 _LABELS = 100  # at most, in a call
 _STATUS_BYTES = 4 << 20  # of a status file
+_REPORT_S = 5.0  # between reports of progress
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_@,-]{0,200}")  # names, no paths
 _RECORDS = ("header", "segment", "gap", "summary")
 _INSTRUCTIONS = (
@@ -102,6 +105,7 @@ class Tools:
         threshold: float | None = None,
         frames_per_second: float | None = None,
         labels: list[str] | None = None,
+        context: Context | None = None,
     ) -> dict[str, Any]:
         """Detect actions or objects in a video, or actions in a file of joints; return segments.
 
@@ -110,7 +114,8 @@ class Tools:
         joints without times. labels: only these.
         """
         options = {"start": start_s, "end": end_s, "threshold": threshold, "fps": frames_per_second}
-        return await self._analyse("detect", path, model, options, labels or [])
+        arguments = self._arguments("detect", path, model, options, labels or [])
+        return await self._analyse(arguments, context)
 
     async def listen(
         self,
@@ -120,13 +125,15 @@ class Tools:
         end_s: float | None = None,
         threshold: float | None = None,
         labels: list[str] | None = None,
+        context: Context | None = None,
     ) -> dict[str, Any]:
         """Recognise sounds in a recording or in the sound of a video; return segments.
 
         The arguments are those of detect.
         """
         options = {"start": start_s, "end": end_s, "threshold": threshold}
-        return await self._analyse("listen", path, model, options, labels or [])
+        arguments = self._arguments("listen", path, model, options, labels or [])
+        return await self._analyse(arguments, context)
 
     async def watch_status(self, path: str) -> dict[str, Any]:
         """Return the state of the feeds of a running watch, from the file of its --status-file."""
@@ -158,23 +165,27 @@ class Tools:
         events = _content(await run)
         return {"events": events[: self._most], "more": max(0, len(events) - self._most)}
 
-    async def _analyse(
+    def _arguments(
         self,
         command: str,
         path: str,
         model: str,
         options: Mapping[str, float | None],
         labels: Sequence[str],
-    ) -> dict[str, Any]:
-        """Return the segments of a run, and what was said of it."""
+    ) -> list[str]:
+        """Return the arguments of a run. Raises ToolError for values that are not allowed."""
         if not _MODEL.fullmatch(model):
             raise ToolError(f"{model[:200]!r} is not the name of a model: see list_models")
-        arguments = [command, self._roots.find(path, folders=True), f"--model={model}"]
-        arguments += ["--quiet", "--output=-", "--format=jsonl", *_flags(options)]
         if len(labels) > _LABELS or any(not 0 < len(label) <= LONGEST for label in labels):
             raise ToolError(f"labels: at most {_LABELS} texts")
-        arguments += [f"--only={label}" for label in labels]
-        answer = await self._commands.run(*arguments, kinds=_RECORDS)
+        arguments = [command, self._roots.find(path, folders=True), f"--model={model}"]
+        arguments += ["--quiet", "--output=-", "--format=jsonl", *_flags(options)]
+        return [*arguments, *(f"--only={label}" for label in labels)]
+
+    async def _analyse(self, arguments: Sequence[str], context: Context | None) -> dict[str, Any]:
+        """Return the segments of a run, and what was said of it."""
+        run = partial(self._commands.run, *arguments, kinds=_RECORDS)
+        answer = await _reporting(run, context)
         found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _RECORDS}
         for record in map(json.loads, answer.lines):
             found[record.pop("type")].append(record)
@@ -190,6 +201,30 @@ class Tools:
             "complete": found["summary"][0]["complete"],
             "remarks": answer.remarks,
         }
+
+
+async def _reporting(run: Callable[[], Awaitable[Answer]], context: Context | None) -> Answer:
+    """Return the answer of a run; meanwhile report progress, so that clients keep waiting."""
+    if context is None:
+        return await run()
+    failed: ToolError | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_report, context)
+        try:
+            answer = await run()
+        except ToolError as error:  # raised in here, it would be part of a group
+            failed = error
+        tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+    return answer
+
+
+async def _report(context: Context) -> None:
+    begun_s = anyio.current_time()
+    while True:
+        await anyio.sleep(_REPORT_S)
+        await context.report_progress(anyio.current_time() - begun_s, message="seconds so far")
 
 
 def _is_closed(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ import math
 import os
 import random
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 
 from costream.__main__ import main
 from kit.paths import ROOT
+from kit.program import environment
 
 pytest.importorskip("mcp", reason="needs the extra 'mcp'")
 
 import anyio
 from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from costream.cli.assistant_access import Limits
 from costream.cli.assistant_server import make_server
@@ -116,12 +119,29 @@ def test_two_hundred_hostile_calls_read_nothing_outside(root: Path) -> None:
     ]
 
 
+def called_as_a_process(root: Path, calls: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """Return the same of ``costream mcp``, over its standard input and output."""
+    arguments = ["-m", "costream", "mcp", str(root)]
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=environment())
+    answers = []
+
+    async def talk() -> None:
+        async with Client(stdio_client(server)) as client:
+            for name, given in calls:
+                answer = await client.call_tool(name, given)
+                text = " ".join(getattr(part, "text", "") for part in answer.content)
+                answers.append((bool(answer.is_error), answer.structured_content or text))
+
+    anyio.run(talk)
+    return answers
+
+
 @pytest.mark.slow
 def test_models_files_and_segments(root: Path) -> None:
     shutil.copy(ROOT / "samples" / "room.mp4", root)
     shutil.copy(ROOT / "samples" / "street.ogg", root)
     part = {"path": "room.mp4", "model": "nanodet", "end_s": 1.0}
-    film, seen, heard, state, store = called(
+    film, seen, heard, state, store = called_as_a_process(
         root,
         [
             ("describe_file", {"path": str(root / "room.mp4")}),
@@ -137,9 +157,16 @@ def test_models_files_and_segments(root: Path) -> None:
     assert "chair" in {segment["label"] for segment in seen[1]["segments"]}
     assert heard[1]["segments"]
     assert all(segment["end_s"] > 5.0 for segment in heard[1]["segments"])
-    assert [feed["name"] for feed in state[1]["feeds"]] == list("01234")
+    assert [feed["name"] for feed in state[1]["feeds"]] == list("012345678")
     assert store[0]
     assert "status.json" in store[1]
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_too_long_is_refused(root: Path) -> None:
+    ((failed, text),) = called(root, [("list_models", {})], Limits(120.0, 1 << 22, 5, 1000))
+    assert failed
+    assert "longer than 0.0 MB: ask for a part" in text
 
 
 @pytest.mark.slow
