@@ -27,6 +27,17 @@ _EXCLUSIVE = (
 )
 
 
+class RunCommand(Command):
+    """A command of a run: ``--json`` stands for ``-f json``, as other commands have it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        end = args.index("--") if "--" in args else len(args)
+        named = any("--format" in param.opts for param in self.params)
+        parts = [["-f", "json"] if named and arg == "--json" else [arg] for arg in args[:end]]
+        return super().parse_args(ctx, [arg for part in parts for arg in part] + args[end:])
+
+
 def run_command(
     name: str, argument: str, kind: type[Options] = Options, **changes: dict[str, Any]
 ) -> Callable[[Callable[[Any, list[str]], ExitCode]], click.Command]:
@@ -52,7 +63,7 @@ def run_command(
 
     def decorate(function: Callable[[Any, list[str]], ExitCode]) -> click.Command:
         @click.command(
-            cls=Command,
+            cls=RunCommand,
             params=list(params.values()),
             no_args_is_help=required,
             help=function.__doc__,

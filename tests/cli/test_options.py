@@ -226,3 +226,12 @@ def test_a_file_that_is_not_written_is_not_a_folder(tmp_path, command, name):
 )
 def test_what_is_almost_a_feed(source, code, words):
     refused(code, words, "watch", source)
+
+
+@pytest.mark.parametrize("command", ["detect", "listen", "read"])
+def test_json_stands_for_its_format(command: str) -> None:
+    parsed = import_module(f"costream.cli.{command}").command
+    words = ["a.mp4", "--json", "-m", "x", "--", "--json"]
+    params = parsed.make_context(command, words).params
+    assert params["formats"] == ("json",)
+    assert tuple(map(str, params["sources"])) == ("a.mp4", "--json")

@@ -20,14 +20,15 @@ import click
 import pytest
 
 from costream.cli import COMMANDS, cli
-from costream.cli.help import find, pages, render
+from costream.cli.help import MANUAL, find, pages, render
 from costream.core.errors import ExitCode, UsageError
 from costream.core.records import Header, Record, Summary
 from costream.sinks.registry import FORMATS
 from kit.data_audio import write_folder
 from kit.program import ROOT, costream, environment, python
 
-DOCUMENTS = {**pages(), "README": (ROOT / "README.md").read_text("utf-8")}
+SKILL = (MANUAL / "skills" / "costream" / "SKILL.md").read_text("utf-8")
+DOCUMENTS = {**pages(), "README": (ROOT / "README.md").read_text("utf-8"), "SKILL": SKILL}
 # Names that the examples use without a definition.
 PREAMBLE = """
 import numpy as np
@@ -190,7 +191,8 @@ def test_a_recipe_runs_from_its_first_line_to_its_last(story: str, tmp_path: Pat
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_options_exist(name):
     shown = list(lines(DOCUMENTS[name]))
-    shown += re.findall(r"^\|.* `(costream .+?)`[ ,:|]", DOCUMENTS["migration"], re.MULTILINE)
+    if name == "migration":
+        shown += re.findall(r"^\|.* `(costream .+?)`[ ,:|]", DOCUMENTS[name], re.MULTILINE)
     for line in shown:
         for words in calls(line):
             command: click.Command | None = cli
@@ -210,6 +212,16 @@ def test_pages_are_complete(name):
         assert link.removesuffix(".md") in pages(), link
     if name in COMMANDS:
         assert f"costream {name} --help" in text
+
+
+def test_the_skill_has_the_head_that_assistants_read():
+    _, head, body = SKILL.split("---\n", 2)
+    facts = dict(line.split(": ", 1) for line in head.splitlines())
+    assert facts["name"] == "costream"  # that of its folder
+    assert 0 < len(facts["description"]) <= 1024
+    assert len(body.splitlines()) < 500
+    for command in re.findall(r"`costream (\w+)", body):
+        assert command in COMMANDS
 
 
 def test_links_of_the_readme_exist():
