@@ -27,7 +27,7 @@ _EXCLUSIVE = (
 )
 
 
-class RunCommand(Command):
+class CommandOfRun(Command):
     """A command of a run: ``--json`` stands for ``-f json``, as other commands have it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -63,7 +63,7 @@ def run_command(
 
     def decorate(function: Callable[[Any, list[str]], ExitCode]) -> click.Command:
         @click.command(
-            cls=RunCommand,
+            cls=CommandOfRun,
             params=list(params.values()),
             no_args_is_help=required,
             help=function.__doc__,
