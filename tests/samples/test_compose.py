@@ -176,10 +176,11 @@ def test_the_image_is_built_and_its_services_run(
 
     wait_until(is_healthy, child)
     port = given["EXPOSE"]
-    assert watch["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert watch["ports"] == [f"127.0.0.1:{n}:{n}" for n in (port, 8080)]
     assert "costream_feed_steps_total" in roots.answer(METRICS)  # not on the loopback address alone
     wait_until(lambda: roots.answer(HEARD) == "online\n", child)
     wait_until(lambda: list((image / "data" / "pictures").glob("*.jpg")), child)
+    assert (image / "data" / "events.sqlite").exists()
     (inside,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text("ascii").split()
     os.kill(int(inside), signal.SIGTERM)  # as a container is stopped
     _, err = child.communicate(timeout=60)
