@@ -357,7 +357,8 @@ def budget(
     if not loaded.info.card.finds_objects:
         raise UsageError(f"{loaded.info.card.name} does not detect objects", where="--model")
     trace = budget_trace(file, loaded, limit, count)
-    target = limit.target(loaded.info.card.rate_hz)
+    dense_macs = sum(step.dense_macs for step in trace) / max(1, len(trace))
+    target = limit.target(loaded.info.card.rate_hz, dense_macs)
     show([budget_table(trace, limit, target, f"budget: {file}, {loaded.info.card.name}")], as_json)
     if png is not None:
         write_file(Path(png), draw(trace, limit, target))

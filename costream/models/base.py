@@ -218,10 +218,14 @@ class Model(Protocol):
 
 
 class NetworkRun(NamedTuple):
-    """A run of a network that does not run at each step."""
+    """What a network that does not run at each step has done in one.
 
-    reason: str
+    ``reason``: why it ran; None: it did not. ``dense_macs``: its operations if it ran at each step.
+    """
+
+    reason: str | None
     macs: int
+    dense_macs: int
 
 
 class PersonFinder(Protocol):
@@ -245,7 +249,7 @@ class PersonFinder(Protocol):
 
     @property
     def ran(self) -> NetworkRun | None:
-        """Why joints were computed in the newest frame, and their cost; None: they were not."""
+        """Why joints were computed in the newest frame, and their cost; None: nobody is there."""
 
 
 class PersonModel(Model, Protocol):

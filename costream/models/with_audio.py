@@ -75,7 +75,7 @@ class BesideModel:
             None,
             (False,) * len(items),
             macs=macs,
-            dense_macs=sum(result.dense_macs for result in new),
+            dense_macs=sum(map(self._dense, items, streams)),
             frontend_s=frontend_s,
             network_s=max(0.0, time.perf_counter() - began - frontend_s),
             network_macs=sum(result.network_macs or 0 for result in new),
@@ -106,6 +106,12 @@ class BesideModel:
             self._sound.skip(blocks, row_state)
         state.sound.put([row], row_state)
         return results
+
+    def _dense(self, item: Data, results: Sequence[StepResult]) -> int:
+        """Return the operations for the sound of a frame of one stream without a budget."""
+        if results or not isinstance(item, VideoFrame) or not self._sound.may_skip:
+            return sum(result.dense_macs for result in results)
+        return len(item.sound) * self._sound.dense_macs
 
     def _may_run(self, blocks: Sequence[AudioBlock], row: int, state: BesideState) -> bool:
         """Return whether the budget of the stream admits that the network runs for blocks."""

@@ -14,8 +14,10 @@ from costream.core.errors import UsageError
 
 log = logging.getLogger("costream")
 Unit = Literal["ms", "macs"]
+Kind = Literal["ms", "macs", "share", "part"]
 _TIME = re.compile(r"([0-9.]+)\s*(ms|s)", re.IGNORECASE)
 _SHARE = re.compile(r"([0-9.]+)\s*x", re.IGNORECASE)
+_PART = re.compile(r"([0-9.]+)\s*%")
 _MACS = re.compile(r"([0-9.]+)\s*([kMGT]?)MACs?", re.IGNORECASE)
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 CHECK_S = 0.5  # interval at which a file is checked
@@ -26,12 +28,15 @@ class Budget:
     """The maximum cost of a step. ``text``: as the user wrote it."""
 
     text: str
-    amount: float  # milliseconds, MACs, or seconds of work per second
-    kind: Literal["ms", "macs", "share"]
+    amount: float  # milliseconds, MACs, seconds of work per second, or part of the dense MACs
+    kind: Kind
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Parse "40ms", "0.1s", "20GMAC" or "0.5x" (a share of real time); else UsageError."""
+        """Parse "40ms", "0.1s", "20GMAC", "0.5x" (of real time) or "50%"; else UsageError.
+
+        "50%" is half of the operations that computing every frame completely takes.
+        """
         word = text.strip()
         try:
             if match := _TIME.fullmatch(word):
@@ -41,13 +46,15 @@ class Budget:
                 return cls._checked(word, float(match[1]) * _PREFIXES[match[2].lower()], "macs")
             if match := _SHARE.fullmatch(word):
                 return cls._checked(word, float(match[1]), "share")
+            if match := _PART.fullmatch(word):
+                return cls._checked(word, float(match[1]) / 100, "part")
         except ValueError:
             pass
-        hint = "write a time (40ms), operations (20GMAC) or a share of real time (0.5x)"
+        hint = "write a time (40ms), operations (20GMAC or 50%) or a share of real time (0.5x)"
         raise UsageError(f"{text!r} is not a valid budget", where="--budget", hint=hint)
 
     @classmethod
-    def _checked(cls, text: str, amount: float, kind: Literal["ms", "macs", "share"]) -> Budget:
+    def _checked(cls, text: str, amount: float, kind: Kind) -> Budget:
         if not (math.isfinite(amount) and amount > 0):
             raise ValueError
         return cls(text, amount, kind)
@@ -59,10 +66,15 @@ class Budget:
     @property
     def unit(self) -> Unit:
         """The unit of ``target``."""
-        return "macs" if self.kind == "macs" else "ms"
+        return "macs" if self.kind in ("macs", "part") else "ms"
 
-    def target(self, rate_hz: float) -> float:
-        """Return the maximum cost of a step at this step rate, in ``unit``."""
+    def target(self, rate_hz: float, dense_macs: float = math.inf) -> float:
+        """Return the maximum cost of a step at this step rate, in ``unit``.
+
+        ``dense_macs``: operations of a step that is computed completely; infinite: not known.
+        """
+        if self.kind == "part":
+            return self.amount * dense_macs
         return 1e3 * self.amount / rate_hz if self.kind == "share" else self.amount
 
 

@@ -80,10 +80,11 @@ class ModelFlags(Group):
     )
     budget: Budget | BudgetFile | None = flag(
         "--budget",
-        "eventful-*, nanodet, cooadtr: maximum cost of a step. FILE can be edited during the run.",
+        "auto, nanodet, eventful-*, cooadtr: maximum cost of a step, on average; 50%: of the"
+        " operations of computing every frame completely. FILE can be edited during the run.",
         on=VIDEO,
         parse=parse_budget,
-        metavar="40ms|20GMAC|0.5x|@FILE",
+        metavar="50%|40ms|20GMAC|0.5x|@FILE",
     )
     pose: Literal["lite", "full"] | None = flag(
         "--pose",

@@ -102,7 +102,7 @@ class BudgetController:
 
     def set(self, budget: Budget) -> None:
         """Change the budget, from the next step on."""
-        self.budget, self.target = budget, budget.target(self._rate_hz)
+        self.budget, self.target = budget, budget.target(self._rate_hz)  # of a part: see tokens
         self.reachable = True  # False: even a single token exceeds the target
 
     def tokens(self, most: int, macs: Callable[[int], float]) -> int:
@@ -110,6 +110,8 @@ class BudgetController:
         cost = self._cost(macs)
         if cost is None:
             return most
+        if self.budget.kind == "part":
+            self.target = self.budget.target(self._rate_hz, cost(most))
         self.reachable = cost(1) <= self.target
         last = self._chosen
         if last is not None and last <= most and abs(cost(last) / self.target - 1) < NEAR:
@@ -168,8 +170,8 @@ class TokenController:
 
     @property
     def step_budget(self) -> dict[str, float]:
-        """The maximum cost of the next step, by its field of Compute."""
-        return {f"budget_{self._controller.budget.unit}": self._controller.target}
+        """The maximum cost of the next step, by its field of Compute; empty if not known yet."""
+        return _limit(self._controller.budget, self._controller.target)
 
     def before(self, state: Any) -> None:
         """Set the token count for the next step of the stream with this state."""
@@ -236,17 +238,18 @@ class LookController:
         self._account = 0.0
         self._heads: dict[str, _Head] = {}
         self._worth: float | None = None  # mean of gain for cost
+        self._dense_macs = math.inf  # mean of the steps; infinite before the first
         self._steps = 0
 
     @property
     def target(self) -> float:
         """The maximum mean cost of a step, in the unit of the budget."""
-        return self._budget.target(self._rate_hz)
+        return self._budget.target(self._rate_hz, self._dense_macs)
 
     @property
     def step_budget(self) -> dict[str, float]:
-        """The maximum mean cost of a step, by its field of Compute."""
-        return {f"budget_{self._budget.unit}": self.target}
+        """The maximum mean cost of a step, by its field of Compute; empty if not known yet."""
+        return _limit(self._budget, self.target)
 
     @property
     def _most(self) -> float:
@@ -303,8 +306,11 @@ class LookController:
         cost = result.macs if in_macs else ms
         self._steps += 1
         if self._steps == 1:  # the first look has to be, and its time is that of warming up
+            self._dense_macs = result.dense_macs
             return
-        self._account = min(self._most, self._account + self.target - cost)
+        self._dense_macs += _SMOOTHING * (result.dense_macs - self._dense_macs)
+        more = self._budget.target(self._rate_hz, result.dense_macs)
+        self._account = min(self._most, self._account + more - cost)
         for name in result.ran[0] if result.ran else ():
             took = None if result.costs is None else result.costs.get(name)
             head = self._heads.setdefault(name, _Head())
@@ -312,6 +318,11 @@ class LookController:
                 spent = took.macs if in_macs else 1e3 * took.s
                 mean = spent if head.cost is None else head.cost
                 head.cost = mean + _SMOOTHING * (spent - mean)
+
+
+def _limit(budget: Budget, target: float) -> dict[str, float]:
+    """Return the maximum cost of a step by its field of Compute; empty if it is not known yet."""
+    return {f"budget_{budget.unit}": target} if math.isfinite(target) else {}
 
 
 Controller: TypeAlias = TokenController | LookController

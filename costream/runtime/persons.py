@@ -171,15 +171,16 @@ class PersonRows:
         """Return the result of a stream with what its persons took."""
         assert result.costs is not None
         name, ran = self._model.info.card.name, self._finder.ran
-        finding = 0 if ran is None else ran.macs
+        finding, dense = (0, 0) if ran is None else (ran.macs, ran.dense_macs)
         cost = Cost(finding, found_s)
         if people is not None:
             cost = Cost(finding + people.macs, people.frontend_s + people.network_s)
         why = result.ran
-        if ran is not None and why is not None:
+        if ran is not None and ran.reason is not None and why is not None:
             why = ({**why[0], name: ran.reason},)
         costs = {**result.costs, name: cost}
-        return replace(result, macs=result.macs + finding, costs=costs, ran=why)
+        macs, dense_macs = result.macs + finding, result.dense_macs + dense
+        return replace(result, macs=macs, dense_macs=dense_macs, costs=costs, ran=why)
 
     def govern(self, may: MayRun) -> None:
         """Ask ``may`` whether the budget admits that joints are computed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,21 @@ def test_what_was_saved_is_spent_on_motion_within_a_second() -> None:
         looks += looked
         controller.after(result(50.0 * looked))
     assert looks == pytest.approx(50 * 10 / 50 + 10 * 10 / 50, abs=1)
+
+
+def test_a_part_is_of_what_all_networks_take_without_a_budget() -> None:
+    controller, state = LookController(Budget.parse("50%"), 10.0), DetectorModelState()
+    controller.before(state)
+    assert controller.step_budget == {}  # not known yet
+    spent = total = 0
+    for k in range(400):
+        controller.before(state)
+        looks, dense = state.looks.may("nanodet", 1.0, 0.1), 100 if k < 200 else 300
+        cost = dense * looks
+        controller.after(replace(result(1.0 * looks), macs=cost, dense_macs=dense))
+        spent, total = spent + cost, total + dense
+    assert spent / total == pytest.approx(0.5, abs=0.02)
+    assert controller.step_budget == {"budget_macs": pytest.approx(150)}
 
 
 def test_a_budget_in_a_file_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

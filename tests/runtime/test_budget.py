@@ -36,14 +36,15 @@ def macs(count: int) -> float:
         ("20GMAC", 20e9, "macs"),
         ("500 mmacs", 500e6, "macs"),
         ("0.5x", 50.0, "ms"),  # of 100 ms a step
+        ("25 %", 2e9, "macs"),  # of 8 GMAC
     ],
 )
 def test_what_may_be_written(text: str, target: float, unit: str) -> None:
     budget = Budget.parse(text)
-    assert (budget.target(rate_hz=10.0), budget.unit) == (pytest.approx(target), unit)
+    assert (budget.target(10.0, dense_macs=8e9), budget.unit) == (pytest.approx(target), unit)
 
 
-@pytest.mark.parametrize("text", ["", "40", "ms", "-4ms", "0ms", "1.2.3ms", "nanx", "20G", "5 %"])
+@pytest.mark.parametrize("text", ["", "40", "ms", "-4ms", "0ms", "1.2.3ms", "nanx", "20G", "0%"])
 def test_other_budgets_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a valid budget"):
         Budget.parse(text)
@@ -113,6 +114,13 @@ def test_operations_are_kept_to_a_token(target: float) -> None:
     assert all(cost <= target * 1.0001 for t, cost in enumerate(costs) if t not in (0, 1, 50))
     assert kept(costs, target) >= 0.9
     assert len(set(counts[5:])) <= 2
+
+
+def test_a_part_is_of_the_cost_of_all_tokens() -> None:
+    counts, costs, controller = drive("50%", lambda t, spent: 1.0)
+    assert controller.target == pytest.approx(0.5 * 0.97 * macs(TOKENS))
+    assert 0 < min(counts[1:]) <= max(counts[1:]) < TOKENS
+    assert kept(costs, controller.target) >= 0.9
 
 
 def test_more_budget_means_no_fewer_tokens() -> None:

@@ -160,8 +160,10 @@ class PoseEstimator:
             for box in self._unknown(found, persons):
                 if len(persons) < self._most:
                     persons += self._in_box(picture, box, time_s, persons)
-        if self.computed > computed:
-            self.ran = NetworkRun(reason, (self.computed - computed) * self._network.macs)
+        count, macs = self.computed - computed, self._network.macs
+        if count or persons:
+            dense_macs = max(count, len(persons)) * macs
+            self.ran = NetworkRun(reason if count else None, count * macs, dense_macs)
         self._followed = _distinct(persons)
         return [each.person for each in self._followed]
 

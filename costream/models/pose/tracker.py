@@ -73,7 +73,7 @@ class PoseTracker:
 
     @property
     def ran(self) -> NetworkRun | None:
-        """Why joints were computed in the newest frame, and their cost; None: they were not."""
+        """Why joints were computed in the newest frame, and their cost; None: nobody is there."""
         return None if self._estimator is None else self._estimator.ran
 
     def close(self) -> None:
