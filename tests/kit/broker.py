@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ class Broker:
         assert PROGRAM is not None
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen([PROGRAM, "-c", str(self._config)], **quiet)  # type: ignore[call-overload]
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 60
         while time.monotonic() < until_s:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
@@ -89,7 +90,9 @@ class Listener:
         self.messages: list[tuple[str, bytes]] = []
         self._client = paho.Client(CallbackAPIVersion.VERSION2)
         self._client.reconnect_delay_set(1, 1)
+        self._hears = threading.Event()
         self._client.on_connect = lambda client, *_: client.subscribe("#", 1)
+        self._client.on_subscribe = lambda *_: self._hears.set()
         self._client.on_message = self._take
         self._client.connect_async("127.0.0.1", broker.port, 10)
         self._client.loop_start()
@@ -107,6 +110,8 @@ class Listener:
         return [payload for name, payload in self.messages if name == topic]
 
     def __enter__(self) -> Listener:
+        """Wait until it hears: what is not retained is sent once."""
+        assert self._hears.wait(60), "the broker does not answer"
         return self
 
     def __exit__(self, *_: object) -> None:
