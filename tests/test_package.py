@@ -111,7 +111,7 @@ def read_cards(wheel: Path, folder: Path) -> dict[str, Card]:
         return {name: read_card(Path(file.extract(name, folder))) for name in names}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_wheel_has_free_weights_only_and_the_other_wheel_those_for_research(
     wheel: Path, research_wheel: Path, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ def test_a_stream_that_an_error_ends_is_not_complete(frames, model):
     assert stream.summary.steps == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["cooadtr", "eventful-vitdet"])
 @pytest.mark.parametrize("cut", [1, 13])
 def test_saved_and_loaded_it_continues_as_if_uninterrupted(frames, name, cut, tmp_path):

@@ -110,7 +110,7 @@ def reference(tree, tmp_path_factory) -> Path:
 # --- what it gives ----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_input_is_accounted_for(tree, reference):
     told = {row["name"]: (row["status"], row["reason"]) for row in rows(reference / "failures.csv")}
     assert set(told) == set(DAMAGED)
@@ -166,7 +166,7 @@ def test_results_are_those_of_detect(tree, reference):
     assert {v for r in batched if "ms" in r for v in r["ms"].values()} == {None}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_worker_gives_the_same_bytes(tree, reference, tmp_path):
     run(
         "batch",
@@ -242,7 +242,7 @@ def test_signals_finalise_files(long_clips, tmp_path, number, code):
     assert [line.split("\t")[0] for line in again.stdout.splitlines()] == ["run"] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 def test_ctrl_c_reaches_workers_that_still_import_and_prints_nothing(clips, tmp_path):
     for after_s in (0.0, 0.3):
@@ -348,7 +348,7 @@ def test_a_worker_that_crashes_costs_one_file(long_clips, tmp_path):
     assert not [name for name in snapshot(out) if "long" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
     out = tmp_path / "out"
     run(
@@ -384,7 +384,7 @@ def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
     assert "another batch" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fail_fast_stops_and_the_repetition_continues(clips, tmp_path):
     out = tmp_path / "out"
     (clips / "bad.mp4").write_bytes(bytes(100_000))  # the largest comes first
@@ -459,7 +459,7 @@ def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
     assert stderr == b""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_records_are_kept_for_the_tables_when_not_asked_for(clips, tmp_path):
     out = tmp_path / "out"
     run(
@@ -522,7 +522,7 @@ def test_bad_calls_get_one_line_and_their_code(tmp_path, args, code, says):
     refused(code, says, "batch", "-m", "cooadtr", *args, "--quiet", cwd=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_model_that_cannot_be_loaded_ends_the_batch_and_marks_nothing(clips, tmp_path):
     out = tmp_path / "out"
     refused(5, "cuda:99", "batch", "-m", "cooadtr", clips, "-o", out, "--device", "cuda:99", "-q")

@@ -40,7 +40,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return out, ran.returncode
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_sound_file_has_its_status(done: tuple[Path, int]) -> None:
     out, code = done
     failures = {

@@ -39,7 +39,7 @@ def test_an_interrupted_demo_and_one_on_a_terminal(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == WRITTEN
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_shown_and_what_is_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     done = costream("demo", "-o", folder, cwd=tmp_path)

@@ -87,7 +87,7 @@ def test_a_file_through_two_models(weights, wav, tmp_path):
         assert (tmp_path / f"noise.wav.{ending}").stat().st_size > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pipe_says_what_the_file_says(weights, wav, tmp_path):
     whole = records(
         run("listen", "-m", "cotrans,cosounds", wav, *MODELS, weights, "-q", "-f", "jsonl").stdout

@@ -54,7 +54,7 @@ def test_records_on_a_pipe(weights: Path) -> None:
     assert all(s["count"] >= 1 for s in records(done.stdout, "segment"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reader_that_has_seen_enough(weights: Path) -> None:
     child = start("detect", SAMPLE, "-m", weights, "-q", "-f", "jsonl")
     assert child.stdout is not None
@@ -66,7 +66,7 @@ def test_a_reader_that_has_seen_enough(weights: Path) -> None:
     assert [json.loads(line)["type"] for line in lines] == ["header", "objects"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     options = ("-m", weights, "-f", "csv,jsonl", "--tokens", 9, "--end", 1)
     run("batch", "-m", "cooadtr", SAMPLE, "-o", tmp_path, *options, "--jobs", 1, "-q")
@@ -105,7 +105,7 @@ def test_tables_of_a_file_and_of_a_batch(weights: Path, tmp_path: Path) -> None:
     assert "tokens 9, now 8" in other.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_boxes_for_annotation_tools(weights: Path, tmp_path: Path) -> None:
     """They are those of the records, are read back, and are made again by a batch."""
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)

@@ -162,7 +162,7 @@ def test_an_interrupt_while_python_starts_shows_nothing_of_the_program(after_ms)
     assert child.returncode in (130, -signal.SIGINT, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_warnings_of_libraries_are_shown_to_programmers_only(tmp_path):
     code = "import warnings; warnings.warn('of a library', UserWarning)\n"
     (tmp_path / "own.py").write_text(code)
@@ -227,7 +227,7 @@ def in_shell(options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_streams_that_were_closed_before(closed):
@@ -276,7 +276,7 @@ def test_a_full_disk_is_reported():
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -287,7 +287,7 @@ def test_a_full_standard_error_ends_no_run(unbuffered, tmp_path, monkeypatch):
     assert records(path)[-1]["complete"] is True
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
 def test_a_full_log_is_reported_once_and_ends_no_run(tmp_path):

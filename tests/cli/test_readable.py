@@ -21,7 +21,7 @@ STREET = SAMPLES / "street.ogg"
 PART = ("--duration", "14")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_is_text_without_escapes(tmp_path):
     shown = run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "table", "--color", "always").stdout
     assert "\x1b" not in shown
@@ -74,7 +74,7 @@ def test_written_files_are_named_on_stderr(tmp_path):
     assert run(*call, "csv", "--overwrite", "-q", cwd=tmp_path).stderr == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_table_of_many_inputs(tmp_path):
     second, table = tmp_path / "again.mp4", tmp_path / "made" / "all.csv"
     shutil.copy(ROOM, second)
@@ -124,7 +124,7 @@ def test_one_table_of_many_inputs(tmp_path):
         costream.detect(ROOM, output=table, model="cooadtr")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_only_some_labels(tmp_path):
     call = ("detect", "-m", "cooadtr", ROOM, "--duration", "17", "--scores", "--only", "WALK, st*")
     header, *rest = records(run(*call, "-f", "jsonl").stdout)
@@ -214,7 +214,7 @@ def test_only_some_objects(tmp_path: Path):
     assert [r["boxes"] for r in kept] == wanted
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commands_that_fit_are_named(tmp_path):
     words = "only sound; try: costream listen "
     refused(4, words + str(STREET), "detect", "-m", "cooadtr", STREET)

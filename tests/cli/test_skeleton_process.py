@@ -85,7 +85,7 @@ def test_joints_are_found_in_video(weights: Path, tmp_path: Path) -> None:
     assert {row["person"] for row in records(path, "prediction")} == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_ctrl_c_leaves_a_video_that_plays(weights: Path, tmp_path: Path) -> None:
     poses = tmp_path / "poses.csv"

@@ -70,7 +70,7 @@ def clips(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_feeds_together_give_what_each_gives_alone(clips, tmp_path):
     """Different sizes and rates, so that every step has another set of feeds in it."""
     files = sorted(clips.iterdir())
@@ -101,7 +101,7 @@ def test_feeds_together_give_what_each_gives_alone(clips, tmp_path):
             assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "model", "files"),
     [
@@ -147,7 +147,7 @@ def test_each_feed_of_a_list_has_its_own_video_stream(clips, tmp_path):
         assert header["options"]["stream"] == stream
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sound_of_a_pipe_is_ignored_with_a_warning(tmp_path):
     with ROOM.open("rb") as file:
         told = (*WATCH, "-", "-m", "cooadtr,cosounds", "-o", tmp_path)
@@ -348,7 +348,7 @@ def test_a_kill_loses_nothing_but_the_last_second(clips, tmp_path):
     assert lines[-1]["complete"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_second_watch_is_refused_without_a_table_of_nothing(clips, tmp_path):
     told = (*WATCH, "-m", "cooadtr", clips / "a.mp4", "--realtime", "-o", tmp_path)
     process = start(*told, "-q")
@@ -392,7 +392,7 @@ def test_a_restart_continues_where_it_was(clips, tmp_path):
     assert next(p["i"] for p in predictions if not p["warmup"]) == 63
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_crash_loop_continues_and_no_number_is_used_twice(clips, tmp_path):
     told = (
         *WATCH,

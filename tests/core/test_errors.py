@@ -39,7 +39,7 @@ def test_any_password_is_hidden(password):
     assert secret not in redact(f"opening rtsp://admin:{secret}@10.1.2.3:554/live failed")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "part",
     [

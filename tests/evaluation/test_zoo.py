@@ -49,7 +49,7 @@ def test_networks_for_video_together(tmp_path: Path) -> None:
     assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_where_nothing_happens_there_is_not_a_precision(tmp_path: Path) -> None:
     labels = tmp_path / "room.csv"
     labels.write_text("start_s,end_s,label\n0,3,background\n", "utf-8")

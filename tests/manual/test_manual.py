@@ -74,8 +74,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def marked(value: str, page: str) -> Any:
-    """Return a parameter; it is slow but on the pages that one reads first."""
-    return value if page in ("README", "index") else pytest.param(value, marks=pytest.mark.slow)
+    """Return a parameter; all pages but those that one reads first take long."""
+    return value if page in ("README", "index") else pytest.param(value, marks=pytest.mark.long)
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_shell_lines_run(line, folder):
     assert done.returncode == ExitCode.OK, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="the lines are those of a POSIX shell")
 def test_the_readme_runs_from_its_first_line_to_its_last(tmp_path: Path) -> None:
     """In a shell that has activated an environment; but for what is fetched and installed."""

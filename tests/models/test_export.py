@@ -129,13 +129,15 @@ class _Program:
         return {k: v.numpy() for k, v in found.items()}
 
 
-QUICK, LONG = ("cooadtr", "costgcn"), {"efficientat": pytest.mark.long}
+QUICK = ("cooadtr", "costgcn")
+LONG = ("oadtr", "oadtr-fixed", "cox3d-copies", "movinet", "yamnet", "efficientat")
+_MARKS = pytest.mark.slow, pytest.mark.long
 
 
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(name, marks=() if name in QUICK else LONG.get(name, pytest.mark.slow))
+        pytest.param(name, marks=[] if name in QUICK else [_MARKS[name in LONG]])
         for name in FAMILIES
     ],
 )
@@ -151,7 +153,7 @@ def test_500_steps_agree(family, tmp_path):
     _agree(exported, rows, lambda x: network.forward_step(x, state), multilabel=several)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["stack", "costgcn", "rotary", "oadtr", "movinet", "coslow"])
 def test_programs_of_torch_agree(family, tmp_path):
     path, out = tmp_path / "x.safetensors", tmp_path / "step.pt2"

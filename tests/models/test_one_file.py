@@ -108,7 +108,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_file_in_the_folder_of_models_adds_a_model(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -112,7 +112,7 @@ def test_unknown_fields_are_refused() -> None:
         register_model("x", sumary="a typing error")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @MODELS.temporarily()
 def test_one_file_outside_adds_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "running_sum.py").write_text(OUTSIDE)

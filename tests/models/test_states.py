@@ -309,7 +309,7 @@ def test_copies_of_a_state_continue_bit_for_bit(name: str) -> None:
         check_equal(run(module, other, x), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @EVERY
 def test_streams_continue_in_their_new_rows(name: str) -> None:
     """In memory that has been stepped, and of which views may be kept."""

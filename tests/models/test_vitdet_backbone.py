@@ -73,7 +73,7 @@ def test_the_default_is_token_wise(height: int, width: int, count: int, scale: i
     assert largest_difference((height, width), 40, count, scale) < limit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "scale"), [(3, 1), (12, 1), (5, 16)])
 def test_the_default_is_token_wise_over_300_frames(count: int, scale: int) -> None:
     assert largest_difference(SIZE, 300, count, scale) < (1e-5 if scale == 1 else 2e-5)

@@ -330,7 +330,7 @@ def test_300_frames_with_logits_of_any_size(scale: float, limit: float) -> None:
     assert worst < limit
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_thousands_of_changes_of_one_token_do_not_drift() -> None:
     torch.manual_seed(0)
     running = Running(TokenGrid(4, 4, 1), 8)

@@ -176,7 +176,7 @@ def faults(mode: str) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, cwd=root).stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the GNU C library")
 def test_freed_tensors_are_used_again() -> None:
     assert faults("keep") < faults("leave") / 4

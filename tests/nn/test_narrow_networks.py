@@ -46,7 +46,7 @@ NETWORKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", NETWORKS)
 def test_pruned_networks_are_the_masked_ones_and_step(name):
     net = NETWORKS[name]().double().eval()

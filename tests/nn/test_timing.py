@@ -260,7 +260,7 @@ def test_a_batch_of_another_size_is_refused(block: Any) -> None:
     assert state.clock.tolist() == [0, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_block
 def test_nothing_goes_wrong_in_20000_steps(block: Any) -> None:
     x = torch.randn(2, 20_000, 2, 3, dtype=torch.float64)

@@ -197,7 +197,7 @@ def test_no_torch_is_loaded(result):
     assert python("-c", code, "report", "--diff", path, path).returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads Linux's /proc")
 def test_memory_does_not_grow_with_the_file(result):
     code = (

@@ -54,7 +54,7 @@ def test_one_thread_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.get_num_threads() == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["cosounds", "eventful-vitdet"])
 def test_steps_of_noise_are_timed(name: str) -> None:
     times = threads.step_times(load_model(name), (1, 2), 1, 0)
@@ -95,7 +95,7 @@ def test_a_gpu_computes_all_tokens_where_that_is_faster(
     assert others == [(first,) if faster else (9,)] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_numbers_of_tokens_are_timed() -> None:
     model = load_model("eventful-vitdet")
     assert isinstance(model, ObjectModel)

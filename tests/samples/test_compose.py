@@ -132,7 +132,7 @@ def build_image(roots: CleanRoots) -> None:
             roots.run(stage, "sh", "-c", rest)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_roots
 @needs_broker
 def test_the_image_is_built_and_its_services_run(

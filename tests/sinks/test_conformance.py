@@ -314,7 +314,7 @@ def test_nothing_is_overwritten_unless_asked(format: str, run: Any, tmp_path: Pa
     assert path.read_bytes() != b"mine"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @TEXTS
 def test_long_runs_take_constant_memory(
     format: str, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -83,7 +83,7 @@ def test_a_second_run_with_the_same_output_is_one_line(tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["clip.mp4.jsonl"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_runs_at_once_do_not_mix_their_lines(tmp_path: Path) -> None:
     command = (
         "detect",

@@ -34,7 +34,7 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["wide csv", "long csv", "ntu", "kinetics", "pyskl"])
 def test_damage_anywhere(tmp_path: Path, name: str) -> None:
     path = SKELETONS[name](tmp_path, 4)

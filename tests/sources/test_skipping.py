@@ -58,7 +58,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return count
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("codec", CODECS)
 def test_ticks_show_the_same(codec: str, tmp_path: Path, counted: list[int]) -> None:
     b_frames = 0 if codec == "libvpx" else 2

@@ -74,7 +74,7 @@ def test_what_is_pruned_is_an_ordinary_file(skeletons, small):
     assert load_model(str(small)).network.count_macs() == facts["macs"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_adapter_files_are_the_result_next_to_their_base(skeletons, small, tmp_path):
     base, adapter = skeletons[0], small.with_name("small-adapter.safetensors")
     model = load_model(f"{base}+{adapter}")

@@ -216,7 +216,7 @@ def test_from_the_command_line(code: Path, tmp_path: Path) -> None:
     run("models", "import", "w.pth", "--weights", "w.pth", cwd=tmp_path, code=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_of_a_batch_run_the_file(code: Path, tmp_path: Path) -> None:
     loaded(code, "pictures", tmp_path)
     (tmp_path / "own.py").write_text(CODE)
