@@ -10,16 +10,13 @@ import click
 from costream.cli.click_command import Command
 from costream.cli.click_options import option, shared, verbosity_options
 from costream.cli.settings_in_force import config_option
-from costream.core.errors import UsageError
-from costream.options.values import seconds
+from costream.options.values import seconds, token_limit
 
 
-def _token_counts(value: str) -> tuple[int | None, ...]:
-    """Parse ``30,60,all`` as numbers, None for all."""
-    parts = [part.strip().lower() for part in value.split(",")]
-    if not all(part == "all" or (part.isascii() and part.isdigit()) for part in parts):
-        raise UsageError(f"{value!r} is not a list of numbers or 'all'")
-    return tuple(None if part == "all" else int(part) for part in parts)
+def _token_limits(value: str) -> tuple[int | str | None, ...]:
+    """Parse ``30,25%,>0.5,all``, None for all."""
+    parts = (part.strip().lower() for part in value.split(","))
+    return tuple(None if part == "all" else token_limit(part) for part in parts)
 
 
 @click.command(cls=Command, no_args_is_help=True)
@@ -29,9 +26,10 @@ def _token_counts(value: str) -> tuple[int | None, ...]:
 @option(
     "--tokens",
     heading="Model",
-    parse=_token_counts,
-    metavar="N,...|all",
-    help="Objects: tokens computed per frame; a row of results for each.  [default: all]",
+    parse=_token_limits,
+    metavar="N|25%|'>T'|all,...",
+    help="Objects: tokens computed per frame, as for detect; a row of results for each."
+    "  [default: all]",
 )
 @option(
     "--data",

@@ -38,7 +38,7 @@ class EvaluateSettings:
     results: Path | None = None  # of an earlier run, instead of a model
     protocol: str | None = None  # a key of protocols.PROTOCOLS, or GLUE
     tolerance_s: float = 0.0  # accepted error of label times
-    tokens: tuple[int | None, ...] | None = None  # of object models, one run each; None in it: all
+    tokens: tuple[int | str | None, ...] | None = None  # of objects, a run each; None in it: all
     group: str | None = None  # table column with the groups of the interval
     rate_hz: float | None = None
     layout: str | None = None

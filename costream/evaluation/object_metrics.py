@@ -81,7 +81,7 @@ def object_scores(settings: EvaluateSettings, stop: StopHandler) -> dict[str, An
 def measure(
     model: Model, clips: Sequence[ClipWithBoxes], settings: EvaluateSettings, stop: StopHandler
 ) -> dict[str, Any]:
-    """Run the model over all clips, once for each number of tokens, as ``detect`` does.
+    """Run the model over all clips, once for each of ``settings.tokens``, as ``detect`` does.
 
     Each clip, and each single image, is a stream. Unreadable ones are logged, skipped and counted
     ("failed"). The result is empty if ``stop`` was requested meanwhile. SourceError if none can be
@@ -115,7 +115,7 @@ def _row(
     clips: Sequence[ClipWithBoxes],
     options: SourceOptions,
     settings: EvaluateSettings,
-    tokens: int | None,
+    tokens: int | str | None,
     stop: StopHandler,
 ) -> tuple[list[ClipWithBoxes], dict[str, Any]]:
     """Return the clips that can be read, and their precision and cost per image with ``tokens``."""
@@ -127,7 +127,7 @@ def _row(
         run(_open(clip, options), model, [collector], options=run_options, stop=stop)
         return collector
 
-    title = "pictures" if tokens is None else f"{tokens} tokens"
+    title = "pictures" if tokens is None else f"--tokens {tokens}"
     pairs = list(readable(clips, watched, "input", settings.data, stop, title))
     if stop.requested:
         return [], {}

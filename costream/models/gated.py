@@ -17,7 +17,15 @@ from costream.models.base import ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
 from costream.models.devices import find_device, find_dtype, synchronize
 from costream.nn.eventful.block import use_bfloat16_products
-from costream.nn.eventful.policies import OnlyTokens, PerGateTokens, RecordedPolicy, TopTokens
+from costream.nn.eventful.policies import (
+    AboveThreshold,
+    OnlyTokens,
+    PerGateTokens,
+    Policy,
+    RecordedPolicy,
+    TopShare,
+    TopTokens,
+)
 from costream.nn.state import State
 from costream.weights_io.card import Card
 
@@ -26,15 +34,17 @@ Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may 
 
 @dataclass(kw_only=True)
 class TokenState(State):
-    """State of one stream, and how many tokens to update.
+    """State of one stream, and which tokens to update.
 
-    ``tokens``, ``pace`` and ``masks`` are settings, not memory: copies have them, and they stay
-    when the state is reset or the state of another stream is copied into it.
+    ``tokens``: the most of them per step, a share ("25%"), or those that have changed by more than
+    a distance (">0.5"); None: all. ``pace``: returns their number at every gate, in place of
+    ``tokens``. ``masks``: hidden parts of the picture. These are settings, not memory: copies have
+    them, and they stay when the state is reset or the state of another stream is copied into it.
     """
 
-    tokens: int | None = None  # updated per step, at most; None: all
-    pace: Pace | None = None  # returns the number at every gate, in place of ``tokens``
-    masks: frozenset[Place] = frozenset()  # hidden parts of the picture
+    tokens: int | str | None = None
+    pace: Pace | None = None
+    masks: frozenset[Place] = frozenset()
 
     def policy(self, count: int, seen: Tensor | None = None, every: bool = False) -> RecordedPolicy:
         """Return the policy that selects among the ``count`` tokens of a step.
@@ -42,9 +52,21 @@ class TokenState(State):
         ``seen``: tokens that may be selected, int64 [n], ascending; None: all. ``every``: select
         all of these, whatever ``tokens`` is.
         """
-        tokens = count if self.tokens is None or every else self.tokens
-        policy = TopTokens(tokens) if self.pace is None else PerGateTokens(self.pace)
+        policy: Policy
+        if self.pace is not None:
+            policy = PerGateTokens(self.pace)
+        else:
+            policy = _policy(count if self.tokens is None or every else self.tokens)
         return RecordedPolicy(policy if seen is None else OnlyTokens(policy, seen), count)
+
+
+def _policy(tokens: int | str) -> Policy:
+    """Return the policy of ``TokenState.tokens``."""
+    if isinstance(tokens, int):
+        return TopTokens(tokens)
+    if tokens.startswith(">"):
+        return AboveThreshold(float(tokens[1:]))
+    return TopShare(float(tokens.removesuffix("%")) / 100)
 
 
 N = TypeVar("N", bound=nn.Module)

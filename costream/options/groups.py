@@ -41,6 +41,7 @@ from costream.options.values import (
     probability,
     raw_format,
     step_rate,
+    token_limit,
 )
 from costream.sinks.registry import FORMATS, parse_formats
 from costream.weights_io.licences import AllowedLicence
@@ -72,11 +73,13 @@ class ModelFlags(Group):
         "  [default: any for a named model, free without one]",
         identity="if set",
     )
-    tokens: int | None = flag(
+    tokens: int | str | None = flag(
         "--tokens",
-        "eventful-*: compute at most N tokens per frame.  [default: all]",
+        "eventful-*: compute at most N tokens per frame, or a share of them, or those that have"
+        " changed by more than T.  [default: all]",
         on=VIDEO,
-        minimum=1,
+        parse=token_limit,
+        metavar="N|25%|'>T'",
     )
     budget: Budget | BudgetFile | None = flag(
         "--budget",

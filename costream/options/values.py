@@ -13,6 +13,7 @@ from costream.core.records import RawAudioFormat
 
 _MAX_STEP_RATE_HZ = 1000
 _STREAM = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)?")
+_TOKENS = re.compile(r"(?P<count>[0-9]+)|(?P<share>[0-9.]+)\s*%|>\s*(?P<change>[0-9.]+)")
 _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
 
@@ -54,6 +55,23 @@ def step_rate(value: object) -> float:
     if rate_hz > _MAX_STEP_RATE_HZ:
         raise UsageError(f"{rate_hz:g} is more than {_MAX_STEP_RATE_HZ}")
     return rate_hz
+
+
+def token_limit(value: object) -> int | str:
+    """Return the number of ``60``, else ``25%`` or ``>0.5`` without spaces."""
+    text = str(value).strip()
+    try:
+        if match := _TOKENS.fullmatch(text):
+            if match["count"] and int(text) >= 1:
+                return int(text)
+            if match["share"] and 0 < (percent := float(match["share"])) <= 100:
+                return f"{percent:g}%"
+            if match["change"]:
+                return f">{float(match['change']):g}"
+    except ValueError:
+        pass
+    hint = "write a number (60), a share (25%) or a change ('>0.5')"
+    raise UsageError(f"{text!r:.40} does not say which tokens to compute", hint=hint)
 
 
 def probability(value: object) -> float:

@@ -37,21 +37,24 @@ def set_threads(model: Model, most: int) -> None:
     torch.set_num_threads(count)
 
 
-def set_tokens(model: Model, tokens: int) -> None:
+def set_tokens(model: Model, tokens: int | str) -> None:
     """Make a token-gated model on a GPU compute all tokens unless ``tokens`` of them are faster.
 
     On a GPU the gates can take longer than they save. On a CPU fewer tokens are always faster.
+    How many have changed by more than a distance is not known in advance: nothing is timed then.
     """
     if not isinstance(model, GatedModelBase) or model.device.type == "cpu":
+        return
+    if str(tokens).startswith(">"):
         return
     part_s, all_s = token_times(model, tokens)
     model.all_tokens = all_s <= part_s
     if model.all_tokens:
         ms = f"{1e3 * all_s:.2f} and {1e3 * part_s:.2f} ms"
-        log.info("all tokens are faster here than --tokens %d (%s): all are computed", tokens, ms)
+        log.info("all tokens are faster here than --tokens %s (%s): all are computed", tokens, ms)
 
 
-def token_times(model: Model, tokens: int) -> tuple[float, float]:
+def token_times(model: Model, tokens: int | str) -> tuple[float, float]:
     """Return the seconds per output of one stream with ``tokens`` tokens, and with all.
 
     Medians of several turns, after one in which operations are prepared. The picture of noise stays

@@ -156,7 +156,7 @@ def test_tables_for_people(results, recordings):
             ("-m", "cooadtr", "--data", "x", "--tokens", "3"),
             "--tokens: applies to object detectors",
         ),
-        (("-m", "cooadtr", "--data", "x", "--tokens", "3,some"), "is not a list of numbers"),
+        (("-m", "cooadtr", "--data", "x", "--tokens", "3,some"), "'some' does not say which"),
         (("--results", "nowhere", "--labels", "x"), "no such file or folder of results"),
         (
             ("-m", "cooadtr", "--data", ".", "--labels", "nowhere"),

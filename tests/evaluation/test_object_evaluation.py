@@ -177,8 +177,8 @@ def test_mistakes_are_reported_by_file_and_line(scene, tmp_path):
 def test_the_command(scene, tmp_path):
     weights = write_model(tmp_path / "tiny.safetensors")
     arguments = ("-m", weights, "--data", scene / "data", "--labels", scene / "labels")
-    result = evaluate(*arguments, "--tokens", "8,all")
-    assert [row["tokens"] for row in result["budgets"]] == [8, None]
+    result = evaluate(*arguments, "--tokens", "20%,all")
+    assert [row["tokens"] for row in result["budgets"]] == ["20%", None]
     assert [row["pictures"] for row in result["budgets"]] == [FRAMES + 3] * 2
     for more, told in (
         ((), "--labels: needed to evaluate an object detector (boxes)"),

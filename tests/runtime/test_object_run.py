@@ -86,6 +86,17 @@ def test_a_step_writes_its_objects_and_its_cost(clip: Path) -> None:
     assert kept.summary.macs == sum(c.macs for c in costs)
 
 
+def test_a_share_of_the_tokens_or_those_that_have_changed(clip: Path) -> None:
+    share, most, still = (
+        [cost.tokens for cost in played(clip, bright_model(), tokens=tokens).of(Compute)]
+        for tokens in ("25%", ">0", ">1e9")
+    )
+    assert share == [35] + 23 * [8]
+    assert all(0 < count < 35 for count in most[1:10])  # around the car
+    assert sum(most[11:16]) == 0  # an empty picture
+    assert still == [35] + 23 * [0]
+
+
 def test_the_timeline_says_when_something_was_there(clip: Path) -> None:
     kept = played(clip, bright_model())
     found = [(s.label, round(s.start_s, 6), round(s.end_s, 6), s.count) for s in kept.of(Segment)]

@@ -112,6 +112,7 @@ def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
         ("detect", ("--budget", "lots"), "is not a valid budget"),
         ("detect", ("--budget", "@no-such-file"), "no-such-file"),
         ("detect", ("--budget", "40ms", "--tokens", "4"), "exclude each other"),
+        ("detect", ("--tokens", "125%"), "does not say which tokens"),
         ("detect", ("--tokens", "4", "-m", "cooadtr"), "is not token-gated"),
         ("batch", ("--budget", "40ms", "-o", "out"), "is not reproducible"),
         ("watch", ("--budget", "40ms", "--realtime", "-m", "cooadtr"), "0.5x"),

@@ -25,12 +25,12 @@ class FeedStates:
         self,
         model: Model,
         count: int,
-        tokens: int | None = None,
+        tokens: int | str | None = None,
         throttles: Sequence[Controller] | None = None,
         masks: Sequence[frozenset[Place]] = (),
         persons: Sequence[PersonRows] | None = None,
     ) -> None:
-        """``tokens``: for a token-gated model, most tokens computed per frame; None: all.
+        """``tokens``: for a token-gated model, the tokens computed per frame; see ``TokenState``.
 
         For each row: ``throttles``: the controller of its budget. ``masks``: its masks.
         ``persons``: the rows of its persons, if they are followed.
