@@ -249,6 +249,8 @@ def test_what_is_gone_since_the_last_watch_is_removed(tmp_path: Path) -> None:
         with Listener(broker) as late:
             wait_until(lambda: late.newest("costream/door/label"))
             assert late.newest("costream/door/zone/front door") is None
+            left = {topic for topic, _ in late.messages if topic.startswith("costream/")}
+        assert not {t for t in left if "/rule/2" in t or topic_part(HOSTILE) in t}
         for publisher in (second, other):
             publisher.close()
 

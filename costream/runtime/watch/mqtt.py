@@ -60,6 +60,7 @@ RETRY_S = (1, 30)  # between attempts to connect, growing
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _PREFIX = "costream"
 _DISCOVERY = "homeassistant"
+_UNDESCRIBED = ("available", "rule/+")  # states of feeds that may have no description
 _NO_TOPIC = re.compile(r"[+#\x00-\x1f]|^\$|^/|//|/$|^$")
 log = logging.getLogger("costream")
 # Feed, text of a rule, and whether it may fire. Without a rule: whether the feed is processed.
@@ -237,6 +238,8 @@ class MqttPublisher:
         for feed in self._scenes:
             client.subscribe(f"{self._prefix}/{button_topic(feed)}")
         client.subscribe(f"{_DISCOVERY}/+/+/+/config")  # also what earlier watches described
+        for name in _UNDESCRIBED:
+            client.subscribe(f"{self._prefix}/+/{name}")
         client.publish(f"{self._prefix}/status", "online", retain=True)
         with self._lock:
             self._connected = True
@@ -247,16 +250,11 @@ class MqttPublisher:
     def _on_message(self, client: Any, _: Any, message: Any) -> None:
         """Obey a command; remove or restore descriptions of an earlier watch, and of this one."""
         topic, closed = str(message.topic), self._closed
-        switch = topic.removeprefix(f"{self._prefix}/").removesuffix("/set")
-        if switch in self._switches:
-            if message.payload in (b"ON", b"OFF"):
-                self._enable(*self._switches[switch], message.payload == b"ON")
-                self._state(f"{switch}/enabled", bytes(message.payload))
-            return
-        pressed = (f for f in self._scenes if topic == f"{self._prefix}/{button_topic(f)}")
-        if (feed := next(pressed, None)) is not None:
-            if message.payload and not message.retain:
-                self._take_picture(feed)
+        if topic.startswith(f"{self._prefix}/") and not topic.endswith("/config"):
+            if self._is_command(topic, message):
+                return
+            if message.retain and message.payload and not closed and self._is_stale(topic):
+                client.publish(topic, b"", retain=True)
             return
         if text := self._described.get(topic):
             if not message.payload and not closed:
@@ -268,6 +266,31 @@ class MqttPublisher:
             client.publish(topic, b"", retain=True)
             if gone not in self._states and not self._is_described(gone):
                 client.publish(f"{self._prefix}/{gone}", b"", retain=True)
+
+    def _is_command(self, topic: str, message: Any) -> bool:
+        """Return whether a message is a command to a switch or button, after obeying it."""
+        switch = topic.removeprefix(f"{self._prefix}/").removesuffix("/set")
+        if switch in self._switches:
+            if message.payload in (b"ON", b"OFF"):
+                self._enable(*self._switches[switch], message.payload == b"ON")
+                self._state(f"{switch}/enabled", bytes(message.payload))
+            return True
+        pressed = (f for f in self._scenes if topic == f"{self._prefix}/{button_topic(f)}")
+        if (feed := next(pressed, None)) is not None:
+            if message.payload and not message.retain:
+                self._take_picture(feed)
+            return True
+        return False
+
+    def _is_stale(self, topic: str) -> bool:
+        """Return whether a state was left by an earlier watch: no feed or rule has it now."""
+        name, _, state = topic.removeprefix(f"{self._prefix}/").partition("/")
+        feed = next((feed for feed in self._feeds if topic_part(feed.name) == name), None)
+        if feed is None:
+            return True
+        rules = dict.fromkeys(rule.text for rule in feed.alerts.on)
+        names = [*map(topic_part, rules), *(str(k + 1) for k in range(len(rules)))]
+        return state not in {"available", *(f"rule/{each}" for each in names)}
 
     def _is_described(self, gone: str) -> bool:
         return any(described_topic(text, self._prefix) == gone for text in self._described.values())
