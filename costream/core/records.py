@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from costream.core.errors import clean
+from costream.core.notebook import boxes_html, scores_html
 from costream.core.places import Crossing, ZoneEvent
 from costream.core.units import counted, short_time, si
 
@@ -245,6 +246,9 @@ class Prediction:
         line = [] if self.text is None else [clean(self.text)]
         return "  ".join([short_time(self.time_s, 2), *_of(self.model, self.person), best, *line])
 
+    def _repr_html_(self) -> str:
+        return scores_html(self.time_s, self.top)
+
 
 @dataclass(frozen=True)
 class Box:
@@ -275,6 +279,9 @@ class Objects:
         counts = Counter(box.label for box in self.boxes).most_common()
         found = ", ".join(f"{count} {clean(label)}" for label, count in counts)
         return f"{short_time(self.time_s, 2)}  {found or 'nothing'}"
+
+    def _repr_html_(self) -> str:
+        return boxes_html(self.time_s, self.boxes)
 
 
 @dataclass(frozen=True)

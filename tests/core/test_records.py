@@ -174,3 +174,15 @@ def test_a_record_as_text_is_one_line(record, line):
 def test_every_record_can_be_read():
     kinds = {type(record) for record, _ in LINES}
     assert kinds == set(typing.get_args(records.Record))
+
+
+def test_notebooks_draw_scores_and_boxes_without_markup_of_labels():
+    scored = Prediction(0, 1.5, 0, None, (("<b>walk", 0.75), ("sit", float("nan"))))
+    assert scored._repr_html_().count("<tr>") == 2
+    assert "width:9.00em" in scored._repr_html_()
+    drawn = Objects(0, 1.5, 0, None, (Box(10.0, 20.0, 40.0, 60.0, 0.9, "<i>cat"),))._repr_html_()
+    assert 'x="10.0" y="20.0" width="30.0" height="40.0"' in drawn
+    assert "<svg" not in Objects(0, 1.5, 0, None, ())._repr_html_()
+    assert "&lt;" in drawn
+    assert "<i>" not in drawn + scored._repr_html_()
+    assert "<b>" not in scored._repr_html_()
