@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from costream.core.errors import clean
 from costream.core.units import short_time
 
-if TYPE_CHECKING:
-    from costream.core.records import Box, Scored
-
 _WIDE = 480  # pixels
 
 
-def scores_html(time_s: float, top: Sequence[Scored]) -> str:
+def scores_html(time_s: float, top: Sequence[tuple[str, float]]) -> str:
     """Return a table of labels with their scores as bars."""
     rows = (
         f'<tr><td style="text-align:left">{escape(clean(label))}</td><td>{score:.2f}</td>'
@@ -26,8 +23,8 @@ def scores_html(time_s: float, top: Sequence[Scored]) -> str:
     return f"<table><caption>{short_time(time_s, 2)}</caption>{''.join(rows)}</table>"
 
 
-def boxes_html(time_s: float, boxes: Sequence[Box]) -> str:
-    """Return a drawing of boxes, in pixels of the source, as SVG."""
+def boxes_html(time_s: float, boxes: Sequence[Any]) -> str:
+    """Return a drawing of boxes (``records.Box``), in pixels of the source, as SVG."""
     caption = f"<div>{short_time(time_s, 2)}: {len(boxes)} boxes</div>"
     wide = max((box.x2 for box in boxes), default=1.0) * 1.05
     high = max((box.y2 for box in boxes), default=0.0) * 1.05
