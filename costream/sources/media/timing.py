@@ -81,11 +81,14 @@ def origin(container: InputContainer, stream: MediaStream) -> Fraction:
 def end_s(container: InputContainer, stream: MediaStream) -> float | None:
     """Return the end of the stream in media time; None if unknown."""
     zero = origin(container, stream)
+    # The duration of Matroska counts from 0, not from the first frame. FFmpeg takes that of the
+    # stream from the container, and changes the start of the stream while it decodes.
+    from_zero = "matroska" in container.format.name
     if stream.duration:
-        return float(((stream.start_time or 0) + stream.duration) * time_base(stream) - zero)
+        start = 0 if from_zero else stream.start_time or 0
+        return float((start + stream.duration) * time_base(stream) - zero)
     if container.duration:
-        # The duration of Matroska counts from 0, not from the first frame.
-        start = 0 if "matroska" in container.format.name else container.start_time or 0
+        start = 0 if from_zero else container.start_time or 0
         return float(Fraction(start + container.duration, av.time_base) - zero)
     return None
 
