@@ -13,7 +13,7 @@ from costream.core.errors import UsageError
 from costream.core.formatting import suggest_names
 from costream.core.schema import RECORDS, json_schema, line_schema
 
-FILES = ("card", "feeds", "config")
+FILES = ("card", "feeds", "config", "event", "match")
 
 
 def _schema_names(_: click.Context, __: click.Parameter, word: str) -> list[CompletionItem[str]]:
@@ -27,8 +27,9 @@ def command(name: str | None) -> None:
     """Print the JSON Schema (draft 2020-12) of results and other files.
 
     NAME is a type of record (header, prediction, segment, ...), 'card' for model cards, 'feeds' for
-    lists of feeds, or 'config' for costream.toml. Without NAME: the schema of a line of JSONL
-    results, which is one of the records.
+    lists of feeds, 'config' for costream.toml, 'event' for what 'search --json' prints a list of,
+    'match' for what 'find --json' does. Without NAME: the schema of a line of JSONL results, which
+    is one of the records.
 
     \b
     costream schema > costream-1.schema.json
@@ -55,5 +56,13 @@ def _schema(name: str | None) -> dict[str, Any]:
         from costream.cli.config_schema import config_schema
 
         return config_schema()
+    if name == "event":
+        from costream.sinks.event_search import event_schema
+
+        return event_schema()
+    if name == "match":
+        from costream.runtime.find import match_schema
+
+        return match_schema()
     hint = suggest_names(name, [*RECORDS, *FILES])
     raise UsageError(f"there is no schema {name!r}", hint=hint)

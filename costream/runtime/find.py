@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from costream.core.errors import ExitCode, SourceError, UsageError
 from costream.core.records import Header, Segment
+from costream.core.schema import schema_of
 from costream.models.compatibility import source_kind
 from costream.models.streaming import StreamingModel
 from costream.options.options import Options
@@ -65,6 +66,13 @@ class Match:
             "similarity": round(self.similarity, 4),
             "labels": list(self.labels),
         }
+
+
+def match_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a match, as ``Match.to_json`` returns it."""
+    schema = schema_of(Match, described=(Match,))
+    del schema["$defs"]["Match"]["properties"]["moments"]
+    return schema
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import Any
 from costream.core.clock import utc
 from costream.core.errors import SourceError, UsageError
 from costream.core.records import plain
+from costream.core.schema import schema_of
 from costream.sinks.event_store import open_store, words_of
 
 KINDS = ("segment", "alert", "visit", "crossing", "gap", "error")
@@ -64,6 +65,17 @@ class StoredEvent:
             elif value is not None:
                 values[name] = plain(value)
         return values
+
+
+def event_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of an event, as ``StoredEvent.to_json`` returns it."""
+    schema = schema_of(StoredEvent, described=(StoredEvent,))
+    found = schema["$defs"]["StoredEvent"]
+    for name in ("began", "ended"):
+        found["properties"].pop(f"{name}_s")
+        found["properties"][name] = {"type": "string", "description": "ISO 8601, UTC"}
+    found["required"] = ["id", "feed", "kind", "began"]
+    return schema
 
 
 _SELECT = """
