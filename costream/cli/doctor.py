@@ -38,6 +38,7 @@ EXTRAS = {
     "h5": ("h5py", "h5py", "joints of SLEAP and DeepLabCut, Keras checkpoints (HDF5)"),
     "c3d": ("c3d", "c3d", "markers of motion capture (C3D)"),
     "mcp": ("mcp", "mcp", "answers to assistants (Model Context Protocol)"),
+    "hub": ("huggingface_hub", "huggingface_hub", "weights of the Hugging Face hub"),
     "onnx": ("onnxruntime", "onnxruntime", "steps in ONNX: export, and faster video"),
 }
 # hint for an extra whose module is installed but cannot be imported
