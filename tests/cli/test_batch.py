@@ -201,9 +201,9 @@ def test_killed_again_and_again_the_tree_is_the_same(tree, reference, tmp_path):
         time.sleep(chance.random() * 0.2)
         workers = psutil.Process(child.pid).children(recursive=True) if child.poll() is None else []
         child.kill()
-        child.communicate(timeout=20)
+        child.communicate(timeout=120)
         kills += child.returncode == -signal.SIGKILL
-        _, alive = psutil.wait_procs(workers, timeout=20)
+        _, alive = psutil.wait_procs(workers, timeout=90)
         assert not alive  # else they would write beside the next run
     assert kills >= 2
     done = run("batch", "-m", "cooadtr", tree, "-o", out, "-f", FORMATS, "--jobs", 2, code=3)
@@ -228,7 +228,7 @@ def test_signals_finalise_files(long_clips, tmp_path, number, code):
     # As a terminal does it: to the workers as well.
     for process in [*psutil.Process(child.pid).children(recursive=True), child]:
         process.send_signal(number)
-    _, stderr = child.communicate(timeout=40)
+    _, stderr = child.communicate(timeout=120)
     assert child.returncode == code, stderr
     assert b"Traceback" not in stderr
     last = records(out / "long.npy.jsonl")[-1]
@@ -379,7 +379,7 @@ def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
         done = costream("batch", "-m", "cooadtr", long_clips, "-o", out)
     finally:
         child.kill()
-        child.communicate(timeout=20)
+        child.communicate(timeout=120)
     assert done.returncode == 2
     assert "another batch" in done.stderr
 
@@ -455,7 +455,7 @@ def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
     assert child.stdout.readline().startswith(b"failed\t")
     child.stdout.close()
     stderr = child.stderr.read()
-    assert child.wait(timeout=30) == 0, stderr
+    assert child.wait(timeout=120) == 0, stderr
     assert stderr == b""
 
 

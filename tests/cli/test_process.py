@@ -110,7 +110,7 @@ def test_signals_finalise_files(tmp_path, endless, number, code):
     child = start("detect", "-m", "cooadtr", endless, "-o", tmp_path, "-f", "jsonl,json,csv,srt")
     wait_until(lambda: lines_in(tmp_path / "long.ts.jsonl.part") >= 20, child)
     child.send_signal(number)
-    _, stderr = child.communicate(timeout=20)
+    _, stderr = child.communicate(timeout=120)
     assert child.returncode == code, stderr
     assert b"Traceback" not in stderr
     last = records(tmp_path / "long.ts.jsonl")[-1]
@@ -202,7 +202,7 @@ def test_interrupt_while_waiting_for_standard_input():
     time.sleep(4)
     child.send_signal(signal.SIGINT)
     began = time.monotonic()
-    _, stderr = child.communicate(timeout=20)
+    _, stderr = child.communicate(timeout=120)
     assert child.returncode == 130, stderr
     assert time.monotonic() - began < 10
     assert b"Traceback" not in stderr
@@ -216,7 +216,7 @@ def test_a_reader_that_leaves_ends_the_run_quietly(endless):
     assert json.loads(first)["type"] == "header"
     child.stdout.close()
     stderr = child.stderr.read()
-    assert child.wait(timeout=20) == 0, stderr
+    assert child.wait(timeout=120) == 0, stderr
     assert stderr == b""
 
 
@@ -314,7 +314,7 @@ def test_kill_leaves_readable_lines(tmp_path, endless):
     part = tmp_path / "long.ts.jsonl.part"
     wait_until(lambda: lines_in(part) >= 50, child)
     child.kill()
-    child.communicate(timeout=20)
+    child.communicate(timeout=120)
     complete = part.read_text("utf-8").rpartition("\n")[0]
     assert len(records(complete)) >= 50
 

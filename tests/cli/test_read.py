@@ -198,7 +198,7 @@ def test_lines_are_reported_as_they_come_until_ctrl_c(levels: Path) -> None:
         reading.stdin.flush()
         assert reading.stdout.readline().endswith(b"\t" + line)
     reading.send_signal(signal.SIGINT)
-    assert reading.wait(30) == 130
+    assert reading.wait(90) == 130
     reading.stdin.close()
     reading.stdout.close()
     assert reading.stderr

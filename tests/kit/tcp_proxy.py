@@ -37,7 +37,7 @@ class TcpProxy:
         self.resume()
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(90)
         self._server.close()
 
     def stall(self) -> None:

@@ -184,7 +184,7 @@ def test_cancel_kills_what_runs_and_starts_nothing_more(tmp_path):
     thread, failures = in_thread(action)
     pid = int(content(pids).split()[0])
     action.cancel()
-    thread.join(10)
+    thread.join(90)
     assert not thread.is_alive()
     assert gone(pid)
     assert failures == []
@@ -348,9 +348,9 @@ def test_cancel_ends_waiting_for_an_answer_and_for_the_next_attempt(code, slow_s
     with Server([code], slow_s=slow_s) as server:
         action = PostJson(server.url(), pauses_s=(60.0,))
         thread, failures = in_thread(action)
-        assert server.asked.wait(30)
+        assert server.asked.wait(90)
         action.cancel()
-        thread.join(10)
+        thread.join(90)
         assert not thread.is_alive()
     assert len(failures) == 1
 
@@ -473,7 +473,7 @@ def test_the_oldest_that_wait_are_dropped_and_counted(caplog):
     action = Gate()
     worker = ActionWorker(action, queue=3)
     worker.put(event(time_s=0.0))
-    assert action.began.wait(30)
+    assert action.began.wait(90)
     for i in range(1, 11):
         worker.put(event(time_s=float(i)))
     action.go.set()
@@ -505,7 +505,7 @@ def test_close_ends_what_hangs_and_drops_what_waits():
     worker = ActionWorker(action)
     for i in range(5):
         worker.put(event(time_s=float(i)))
-    assert action.began.wait(30)
+    assert action.began.wait(90)
     end(worker, 0.2)
     assert action.done == [0]
     assert worker.dropped == 4

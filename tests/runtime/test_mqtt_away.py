@@ -66,7 +66,7 @@ def test_a_broker_that_is_away(
             wait_until(lambda: len(told(after)) >= max(3, away_s / 2))
             wait_until(lambda: feeds.status is not None and feeds.status.feeds[0].steps > 0)
             feeds.stop()
-            thread.join(30)
+            thread.join(90)
             wanted = {_key(to_json(r)) for r in records if isinstance(r, Crossing)}
             arrived = told(before) | told(after)
     last = max(float(key.split()[1]) for key in arrived)

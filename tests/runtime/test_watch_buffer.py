@@ -100,7 +100,7 @@ def test_with_block_the_feed_waits_and_nothing_is_dropped():
     taken = []
     while len(taken) < 50:
         taken += numbers(buffer.take())
-    thread.join(10)
+    thread.join(90)
     assert taken == list(range(50))
     assert buffer.dropped == 0
 
@@ -110,7 +110,7 @@ def test_close_frees_a_feed_that_waits():
     thread = threading.Thread(target=lambda: [buffer.put(step(i)) for i in range(3)], daemon=True)
     thread.start()
     buffer.close()
-    thread.join(10)
+    thread.join(90)
     assert not thread.is_alive()
 
 

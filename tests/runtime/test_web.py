@@ -45,7 +45,7 @@ def scene() -> Scene:
 
 def get(url: str, **headers: str) -> tuple[int, str, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as r:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as r:
             return r.status, r.headers["Content-Type"], r.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -153,7 +153,7 @@ def read_stream(page: WebPage, after: str, until: str) -> str:
     data = data_of(get(page.url)[2])
     at = f"{page.url}stream?watch={data['watch']}&after={after}"
     text = ""
-    with urllib.request.urlopen(at, timeout=10) as stream:
+    with urllib.request.urlopen(at, timeout=60) as stream:
         while until not in text:
             line = stream.readline().decode()
             if not line:
@@ -244,7 +244,7 @@ def test_whatever_the_reading_of_earlier_events_meets_the_page_opens(page, monke
 
     page._read.clear()
     page.begin({}, fails)
-    assert page._read.wait(5)
+    assert page._read.wait(60)
 
 
 def test_pictures_that_are_no_longer_in_memory_are_read_from_their_files(page, tmp_path):

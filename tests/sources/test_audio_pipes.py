@@ -48,7 +48,7 @@ def piped(tmp_path: Path) -> Iterator[Piped]:
 
     yield start
     for writer in writers:
-        writer.join(10)
+        writer.join(90)
         assert not writer.is_alive()
 
 

@@ -292,4 +292,4 @@ def test_stop_from_another_thread_while_waiting(tmp_path: Path, media: Path) -> 
     assert writer.is_alive()
     assert 50 < len(seen) < 250
     release.set()
-    writer.join(10)
+    writer.join(90)

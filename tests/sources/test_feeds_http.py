@@ -74,7 +74,7 @@ def serving(handler: Callable[..., Any]) -> Iterator[int]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(90)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ class Hls:
 
     def __exit__(self, *_: object) -> None:
         self._ends.set()
-        self._thread.join(20)
+        self._thread.join(90)
 
     def _write(self) -> None:
         options = {"hls_time": str(self._segment_s), "hls_list_size": "4"}
@@ -240,7 +240,7 @@ def test_hls_of_two_seconds_loses_no_step_of_a_watch(tmp_path: Path) -> None:
             assert time.monotonic() < until_s
             time.sleep(0.02)
         watched.stop()
-        watched.join(10)
+        watched.join(90)
     numbers = [event.tick.i for event in events if isinstance(event, ReadyStep)]
     assert numbers == list(range(len(numbers)))
     assert buffer.dropped == 0

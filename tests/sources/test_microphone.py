@@ -150,7 +150,7 @@ class Listener:
     def rest(self) -> list[dict[str, Any]]:
         """Return what it says until it ends, by itself."""
         found = list(iter(self.said, {}))
-        assert self.process.wait(30) == 0
+        assert self.process.wait(90) == 0
         return found
 
     def complaints(self) -> str:
@@ -358,7 +358,7 @@ def test_stop_while_it_waits(poor_microphone: VirtualMicrophone) -> None:
     assert listener.said() == {"error": "mic: stopped before any sound came"}
     assert listener.said()["close_s"] < 4
     listener.process.kill()  # it waits for the server to let PortAudio go
-    listener.process.wait(10)
+    listener.process.wait(90)
 
 
 CONTRACT = """

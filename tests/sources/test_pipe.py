@@ -143,7 +143,7 @@ def test_skeletons_row_by_row_until_they_are_interrupted(tmp_path: Path) -> None
             assert process.stdout.readline().strip() == "SkeletonFrame 0.0"
     process.send_signal(signal.SIGINT)  # its standard input is still open
     assert process.stdout.read() == ""
-    assert process.wait(20) == 0
+    assert process.wait(90) == 0
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_interrupted_while_it_waits(share: float, media: Path) -> None:
     time.sleep(0.7)
     process.send_signal(signal.SIGINT)
     said = process.stdout.read().splitlines()
-    assert process.wait(20) == 0
+    assert process.wait(90) == 0
     if share:
         assert said[0] == "stdin video None"
         assert len(said) > 50

@@ -51,7 +51,7 @@ class Live:
         os.write(self.out, text.encode())
 
     def next(self) -> SkeletonFrame:
-        item = self.items.get(timeout=20)
+        item = self.items.get(timeout=90)
         assert isinstance(item, SkeletonFrame)
         return item
 
@@ -64,7 +64,7 @@ def live(tmp_path: Path) -> Iterator[Live]:
     made = Live(tmp_path, SourceOptions(frame_rate_hz=10.0))
     yield made
     made.source.stop()
-    made.thread.join(20)
+    made.thread.join(90)
     assert not made.thread.is_alive()
 
 
@@ -85,7 +85,7 @@ def test_each_row_is_handed_on_when_it_arrives(live: Live, tmp_path: Path) -> No
     assert isinstance(info, SourceInfo)
     assert (info.kind, info.layout, info.duration_s) == ("skeleton", "body-15", None)
     live.close()
-    assert live.items.get(timeout=20) is None
+    assert live.items.get(timeout=90) is None
 
 
 def test_rows_may_arrive_in_pieces(live: Live, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_rows_may_arrive_in_pieces(live: Live, tmp_path: Path) -> None:
     live.close()
     found = [live.next() for _ in range(6)]
     assert np.array_equal(np.stack([f.joints[0] for f in found]), X[:, 0])
-    assert live.items.get(timeout=20) is None
+    assert live.items.get(timeout=90) is None
 
 
 def test_long_rows_make_a_frame_when_the_last_joint_arrives(live: Live, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_long_rows_make_a_frame_when_the_last_joint_arrives(live: Live, tmp_path
     live.send("".join(rows[34:66]))
     assert live.next().time_s == pytest.approx(0.1)
     live.close()
-    assert live.items.get(timeout=20) is None
+    assert live.items.get(timeout=90) is None
 
 
 def test_stop_while_it_waits_for_a_row(live: Live, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_stop_while_it_waits_for_a_row(live: Live, tmp_path: Path) -> None:
     live.send(head + rows[0] + rows[1][:20])  # half a row: not a cut-off table
     live.next()
     live.source.stop()
-    assert live.items.get(timeout=20) is None
+    assert live.items.get(timeout=90) is None
 
 
 @pytest.mark.parametrize("sent", ["", "frame,hips_x,", "head\n"])
@@ -126,7 +126,7 @@ def test_stop_while_it_waits_for_the_beginning(live: Live, tmp_path: Path, sent:
     live.send(text or "f")
     time.sleep(0.2)
     live.source.stop()
-    assert "stopped before any data came" in str(live.opened.get(timeout=20))
+    assert "stopped before any data came" in str(live.opened.get(timeout=90))
 
 
 def test_a_writer_that_dies_in_a_row(live: Live, tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_a_writer_that_dies_in_a_row(live: Live, tmp_path: Path) -> None:
     live.send(head + rows[0] + rows[1][:20])
     live.close()
     live.next()
-    fault = live.items.get(timeout=20)
+    fault = live.items.get(timeout=90)
     assert faults([fault] if fault else [])[0].fatal
-    assert live.items.get(timeout=20) is None
+    assert live.items.get(timeout=90) is None
 
 
 def test_an_unknown_unit_ends_the_stream_with_a_message(tmp_path: Path) -> None:
@@ -147,10 +147,10 @@ def test_an_unknown_unit_ends_the_stream_with_a_message(tmp_path: Path) -> None:
     live.send(path.read_text())
     live.close()
     live.next()
-    fault = live.items.get(timeout=20)
+    fault = live.items.get(timeout=90)
     assert fault is not None
     assert "--columns time_ms=timestamp" in faults([fault])[0].message
-    live.thread.join(20)
+    live.thread.join(90)
 
 
 def test_an_array_without_a_layout_is_features(tmp_path: Path) -> None:

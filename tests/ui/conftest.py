@@ -73,7 +73,7 @@ def in_terminal() -> Callable[..., Shown]:
         )
         os.close(theirs)
         shown, piped = _read(ours, process)
-        return Shown(shown.decode(), piped.decode(), process.wait(timeout=30))
+        return Shown(shown.decode(), piped.decode(), process.wait(timeout=120))
 
     return run
 
