@@ -144,6 +144,7 @@ STAND_INS = (
     ("watch feeds.toml", "watch feeds.toml --realtime --speed 20"),
     ("Owl", "Siren"),
     ("--group patient", "--group patient --steps 20"),
+    ("walk.mp4 -m costgcn-2d", "walk.mp4 -m costgcn-2d --end 4"),
     ("listen --mic --only 'owl,bark'", "listen night/20260514_230000.ogg --only siren"),
 )
 
