@@ -64,6 +64,7 @@ class Cost(NamedTuple):
 
     macs: int  # multiply-accumulates
     s: float  # seconds
+    look_macs: int = 0  # multiply-accumulates of a look of a detector, in each step
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,10 @@ class StepResult:
             ran=None if self.ran is None else self.ran[one],
             costs=None
             if self.costs is None
-            else {name: Cost(macs // rows, s / rows) for name, (macs, s) in self.costs.items()},
+            else {
+                name: Cost(macs // rows, s / rows, look // rows)
+                for name, (macs, s, look) in self.costs.items()
+            },
         )
 
 
@@ -177,13 +181,15 @@ class Looks:
     """Settings of a stream whose detector or frontend looks only where something has moved.
 
     ``may``: whether the budget admits that a network runs now; the first look is always admitted.
-    None: it always does. ``pause_s``: shortest time between two looks. ``followed``: parts of the
+    None: it always does. ``pause_s``: shortest time between two looks; ``share``: of the steps that
+    can have one because of that. ``followed``: parts of the
     picture (x1, y1, x2, y2; 0 to 1) with persons whose joints are followed, so that motion in them
     is known. ``lost``: one of them is not found any longer since the newest look.
     """
 
     may: MayRun | None = None
     pause_s: float = 0.0
+    share: float = 1.0
     followed: Sequence[tuple[float, float, float, float]] = ()
     lost: bool = False
 

@@ -79,7 +79,9 @@ class PersonsModel:
         """
         state = self.stream.init_state(batch_size)
         if self.boxes and not self.crops:
-            state.looks = Looks(pause_s=1 / self.stream.info.card.rate_hz)
+            rate_hz = self.stream.info.card.rate_hz
+            share = min(1.0, rate_hz / self.info.card.rate_hz)
+            state.looks = Looks(pause_s=1 / rate_hz, share=share)
         return state
 
     def step(self, items: Sequence[Data], state: Any) -> StepResult:

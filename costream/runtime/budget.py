@@ -239,6 +239,7 @@ class LookController:
         self._heads: dict[str, _Head] = {}
         self._worth: float | None = None  # mean of gain for cost
         self._dense_macs = math.inf  # mean of the steps; infinite before the first
+        self._share = 1.0  # of the steps that can have a look
         self._steps = 0
 
     @property
@@ -264,6 +265,7 @@ class LookController:
         if state.looks is None:
             state.looks = Looks()
         state.looks.may = self.may
+        self._share = state.looks.share
 
     def may(self, name: str, gain: float, age_s: float) -> bool:
         """Return whether a network may run now; see ``models.base.MayRun``."""
@@ -304,12 +306,14 @@ class LookController:
         in_macs = self._budget.unit == "macs"
         ms = 1e3 * (result.frontend_s + result.network_s)
         cost = result.macs if in_macs else ms
+        looks = sum(took.look_macs for took in (result.costs or {}).values())
+        dense_macs = result.dense_macs - (1 - self._share) * looks
         self._steps += 1
         if self._steps == 1:  # the first look has to be, and its time is that of warming up
-            self._dense_macs = result.dense_macs
+            self._dense_macs = dense_macs
             return
-        self._dense_macs += _SMOOTHING * (result.dense_macs - self._dense_macs)
-        more = self._budget.target(self._rate_hz, result.dense_macs)
+        self._dense_macs += _SMOOTHING * (dense_macs - self._dense_macs)
+        more = self._budget.target(self._rate_hz, dense_macs)
         self._account = min(self._most, self._account + more - cost)
         for name in result.ran[0] if result.ran else ():
             took = None if result.costs is None else result.costs.get(name)

@@ -246,8 +246,10 @@ def test_what_was_saved_is_spent_on_motion_within_a_second() -> None:
     assert looks == pytest.approx(50 * 10 / 50 + 10 * 10 / 50, abs=1)
 
 
-def test_a_part_is_of_what_all_networks_take_without_a_budget() -> None:
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_part_is_of_what_all_networks_take_that_run_whenever_they_may(share: float) -> None:
     controller, state = LookController(Budget.parse("50%"), 10.0), DetectorModelState()
+    state.looks = Looks(share=share)
     controller.before(state)
     assert controller.step_budget == {}  # not known yet
     spent = total = 0
@@ -255,10 +257,11 @@ def test_a_part_is_of_what_all_networks_take_without_a_budget() -> None:
         controller.before(state)
         looks, dense = state.looks.may("nanodet", 1.0, 0.1), 100 if k < 200 else 300
         cost = dense * looks
-        controller.after(replace(result(1.0 * looks), macs=cost, dense_macs=dense))
+        took = {"nanodet": Cost(cost, 0.0, dense)}
+        controller.after(replace(result(1.0 * looks), macs=cost, dense_macs=dense, costs=took))
         spent, total = spent + cost, total + dense
-    assert spent / total == pytest.approx(0.5, abs=0.02)
-    assert controller.step_budget == {"budget_macs": pytest.approx(150)}
+    assert spent / total == pytest.approx(0.5 * share, abs=0.02)
+    assert controller.step_budget == {"budget_macs": pytest.approx(150 * share)}
 
 
 def test_a_budget_in_a_file_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,18 +115,19 @@ class DetectorModel:
                 else:
                     objects[row] = state.held(row, labels)
         state.frames += 1
-        done = time.perf_counter()
+        done, dense_macs = time.perf_counter(), int(state.macs.sum())
+        cost = Cost(total, done - began, dense_macs)
         return StepResult(
             None,
             None,
             (False,) * len(items),
             macs=total,
-            dense_macs=int(state.macs.sum()),
+            dense_macs=dense_macs,
             frontend_s=seen - began,
             network_s=done - seen,
             objects=tuple(objects[row] for row in range(len(items))),
             ran=None if reasons is None else self._ran(reasons),
-            costs=None if reasons is None else {self.info.card.name: Cost(total, done - began)},
+            costs=None if reasons is None else {self.info.card.name: cost},
         )
 
     def _prepared(self, rgb: npt.NDArray[np.uint8]) -> Tensor:
