@@ -145,6 +145,14 @@ def stretched(clips: Sequence[SoundClip]) -> list[SoundClip]:
     ]
 
 
+def cut(samples: npt.NDArray[np.int16], seconds: float) -> npt.NDArray[np.int16]:
+    """Return this many seconds of a recording [N], or all of it, around its loudest part."""
+    size = round(seconds * SAMPLE_RATE_HZ)
+    energy = np.append(0.0, np.cumsum(np.square(samples, dtype=np.float64)))
+    begin = int((energy[size:] - energy[:-size]).argmax()) if len(samples) > size else 0
+    return samples[begin : begin + size]
+
+
 def balance(clips: Sequence[SoundClip], shares: Mapping[str, float]) -> list[float]:
     """Return the relative weight of drawing each clip.
 

@@ -449,8 +449,8 @@ _DATA = (
 )
 _SPLIT = (
     "By official fold, speaker, recording and song, or one source in five; a Freesound source that"
-    " is in several sets is on one side. Threshold, temperature, familiarity and by how much rare"
-    " labels are raised (tau of logit adjustment) were chosen on the eighth (cotrans: the"
+    " is in several sets is on one side. Temperature, familiarity and by how much rare labels are"
+    " raised (tau of logit adjustment) were chosen on the eighth (cotrans: the"
     " temperature alone); the temporal models then learnt from it too. While the recipe was"
     " developed, several backbones, and ways to teach the temporal models with another one, were"
     " also compared on the test clips, and of three trainings of the temporal model of cosounds the"
