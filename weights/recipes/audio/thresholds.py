@@ -37,7 +37,7 @@ from weights.recipes.common import RESEARCH, carry_out, parser
 # Labels that alarm people.
 STRICT = ("baby cry", "glass breaking", "gun shot", "scream", "siren")
 _LEVELS = (0.6, 0.7, 0.8, 0.9)
-_LOW = 0.9  # of the threshold
+_LOW = 0.5  # a segment lasts while its label is more probable than all others together
 _SPEECH = 0.6  # words are short, and nothing else is taken for speech
 _EQUAL = 0.01  # of two thresholds that differ by less in worth, the one that shows more
 # Share of sounds with none of the labels among new ones: 33 of 209 from elsewhere.
@@ -132,8 +132,7 @@ def choose(heard: Sequence[Heard], card: Card) -> Timeline:
 
     def at(level: float, **own: float) -> Timeline:
         thresholds = {OTHER: 1.0, SPEECH: _SPEECH, **own}
-        low = round(_LOW * level, 3)
-        return replace(card.timeline, threshold=level, low=low, thresholds=thresholds)
+        return replace(card.timeline, threshold=level, low=_LOW, thresholds=thresholds)
 
     shown = {level: [one.shown(card, at(level)) for one in heard] for level in _LEVELS}
 
