@@ -107,7 +107,8 @@ def count(heard: Sequence[Heard], shown: Sequence[set[str]], by_label: bool = Fa
             seen = (one.label in found, bool(found - {one.label}), not found)
             rows[one.label if by_label else ""].append(seen)
     means = np.mean([np.mean(group, 0) for group in rows.values()], 0)
-    return Shares(*means.tolist(), clips=sum(map(len, rows.values())))
+    right, wrong, nothing = means.tolist()
+    return Shares(right, wrong, nothing, sum(map(len, rows.values())))
 
 
 def labelled(heard: Sequence[Heard], shown: Sequence[set[str]]) -> tuple[int, int]:
