@@ -123,16 +123,16 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
     status = watch(seen, feed(HOSTILE, state="waiting", active="x"))
     scene = Scene(VideoFrame(0, 0.0, 0, lambda: np.zeros((48, 64, 3), np.uint8)), (), (DOOR,))
     with Broker(tmp_path) as broker, Listener(broker) as heard:
-        scenes = {"door": lambda: scene, HOSTILE: lambda: None}
         publisher = MqttPublisher(f"mqtt://127.0.0.1:{broker.port}/site/a")
-        publisher.begin(SPECS, INFO, lambda *_: None, scenes)
+        switched: list[object] = []
+        publisher.begin(SPECS, INFO, lambda *command: switched.append(command),
+                        {"door": lambda: scene, HOSTILE: lambda: None})  # fmt: skip
         publisher.show(status)
         publisher.do(replace(EVENT, snapshot=AlertPicture(scene, None)))
         publisher.sink("door").write(VISIT)
         told = ("alert", "event", "snapshot")  # in any order
         wait_until(lambda: all(heard.newest(f"site/a/door/{name}") for name in told))
-        assert heard.newest("site/a/status") == b"online"
-        assert heard.newest("site/a/door/available") == b"online"
+        assert {heard.newest(f"site/a/{n}") for n in ("status", "door/available")} == {b"online"}
         assert heard.newest("site/a/door/label") == b"walk"
         zone = json.loads(heard.newest("site/a/door/zone/front door") or "")
         assert zone == {"now": 3, "ins": 6, "outs": 3, "labels": {"person": 2, "car": 1},
@@ -153,6 +153,7 @@ def test_states_alerts_and_the_will(tmp_path: Path) -> None:
             publisher._client.publish(f"site/a/{name}/snapshot/now", "PRESS")
         wait_until(lambda: len(heard.all("site/a/door/snapshot")) == 3)
         assert heard.newest(f"site/a/{topic_part(HOSTILE)}/snapshot") is None
+        assert switched == []  # the states of rules are no commands
         before = len(heard.messages)
         publisher.show(status)  # nothing has changed
         publisher.show(watch(replace(seen, active="sit"), status.feeds[1]))

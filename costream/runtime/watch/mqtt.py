@@ -270,7 +270,7 @@ class MqttPublisher:
     def _is_command(self, topic: str, message: Any) -> bool:
         """Return whether a message is a command to a switch or button, after obeying it."""
         switch = topic.removeprefix(f"{self._prefix}/").removesuffix("/set")
-        if switch in self._switches:
+        if topic.endswith("/set") and switch in self._switches:
             if message.payload in (b"ON", b"OFF"):
                 self._enable(*self._switches[switch], message.payload == b"ON")
                 self._state(f"{switch}/enabled", bytes(message.payload))
