@@ -273,13 +273,18 @@ def test_a_service_of_apprise_gets_the_picture_too():
     frame = VideoFrame(0, 0.0, 0, lambda: np.zeros((48, 64, 3), np.uint8))
     shown = replace(event("fall"), snapshot=AlertPicture(Scene(frame, (), ()), None))
     with Server([200, 200, 403]) as server:
-        action = notifier(server.url("user:SECRET@", "/path").replace("http://", "json://"))
-        action.do(shown)
+        url = server.url("user:SECRET@", "/path").replace("http://", "json://")
+        action = notifier(url)
+        notifier(f"{url}?message=%7Blabel%7D+at+{{feed}}&method=POST").do(shown)
         action.do(event("fall"))
         with pytest.raises(OutputError) as error:
             action.do(event("fall"))
     (_, _, body), (_, _, plain), _ = server.requests
     assert body["title"].startswith("cam1: fall ")
+    assert body["message"] == "fall at cam1"
+    assert plain["message"].endswith(shown.alert.rule)
+    with pytest.raises(UsageError, match="no placeholder"):
+        notifier(f"{url}?message={{who}}")
     picture = base64.b64decode(body["attachments"][0]["base64"])
     assert picture[:2] == b"\xff\xd8"
     assert not plain["attachments"]

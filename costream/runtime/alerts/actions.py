@@ -67,6 +67,10 @@ class AlertEvent:
             "snapshot": "" if self._picture is None else str(self._picture),
         }
 
+    def fill(self, text: str) -> str:
+        """Return ``text`` with values in place of {feed}, {label}, ..."""
+        return _PLACE.sub(lambda place: self.values[place[1]], text)
+
     @property
     def _picture(self) -> Path | None:
         """The file of the snapshot."""
@@ -82,6 +86,15 @@ class AlertEvent:
             record["snapshot"] = str(self._picture)
             record["snapshot_url"] = self._picture.resolve().as_uri()
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
+
+
+def check_places(text: str) -> None:
+    """Raise UsageError if ``text`` has a name in braces that ``AlertEvent.fill`` does not know."""
+    unknown = [place for place in _LIKE_PLACE.findall(text) if not _PLACE.match(place)]
+    if unknown:
+        known = " ".join(f"{{{name}}}" for name in NAMES)
+        hint = f"known are {known}; to write braces, add a space: {unknown[0][:-1]} }}"
+        raise UsageError(f"there is no placeholder {unknown[0]}", where=text, hint=hint)
 
 
 class SaveSnapshot:
@@ -154,11 +167,7 @@ class RunCommand:
             raise UsageError(f"cannot be split into arguments ({error})", where=command) from error
         if not self._arguments:
             raise UsageError("no program is named")
-        unknown = [place for place in _LIKE_PLACE.findall(command) if not _PLACE.match(place)]
-        if unknown:
-            known = " ".join(f"{{{name}}}" for name in NAMES)
-            hint = f"known are {known}; to write braces, add a space: {unknown[0][:-1]} }}"
-            raise UsageError(f"there is no placeholder {unknown[0]}", where=command, hint=hint)
+        check_places(command)
         if shutil.which(self._arguments[0]) is None:
             raise UsageError(
                 "no such program",
@@ -204,7 +213,7 @@ class RunCommand:
 
     def _start(self, event: AlertEvent) -> subprocess.Popen[bytes]:
         values = event.values
-        arguments = [_PLACE.sub(lambda m: values[m[1]], text) for text in self._arguments]
+        arguments = [event.fill(text) for text in self._arguments]
         variables = {f"COSTREAM_{name.upper()}": value for name, value in values.items()}
         inherited = {k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES}
         with self._lock:

@@ -6,26 +6,28 @@ import json
 import logging
 import threading
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote_plus, urlsplit, urlunsplit
 
 from costream.core.errors import OutputError, UsageError
-from costream.runtime.alerts.actions import AlertEvent, PostJson
+from costream.runtime.alerts.actions import AlertEvent, PostJson, check_places
 from costream.runtime.alerts.worker import Action
 
 FRIGATE = {"frigate": "http", "frigates": "https"}
+MESSAGE = "{time}\n{rule}"
 FRIGATE_S = 30  # length of an event in Frigate
 
 
 class Notify:
     """Sends each alert, with its picture, to a service by its Apprise URL: ``ntfy://TOPIC``.
 
-    Messages name only the kind of the service, as such a URL is often a secret.
+    ``message`` in the query of the URL is the text, with {feed}, {label} and so on. Log messages
+    name only the kind of the service, as such a URL is often a secret.
     """
 
     wants_clip = False
 
     def __init__(self, url: str) -> None:
-        """Raise UsageError if Apprise is not installed, or does not know the service."""
+        """Raise UsageError if Apprise is not installed, or does not know service or placeholder."""
         try:
             import apprise
             from apprise.attachment.memory import AttachMemory
@@ -36,6 +38,8 @@ class Notify:
         scheme = url.partition(":")[0]
         self.name = f"notify {scheme}" if scheme.isalnum() else "notify"
         self._service = apprise.Apprise()
+        url, self._text = _split_message(url)
+        check_places(self._text)
         if "://" not in url or not self._service.add(url):
             hint = "as in ntfy://TOPIC; see github.com/caronc/apprise for the services"
             raise UsageError("not the URL of a service that Apprise knows", hint=hint)
@@ -51,7 +55,7 @@ class Notify:
             picture = self._attached(event.snapshot.jpeg(), "alert.jpg", "image/jpeg")
             attach = self._attachments(picture)
         title = f"{event.feed}: {alert.label} {alert.score:.2f}"
-        if not self._service.notify(f"{event.at}\n{alert.rule}", title=title, attach=attach):
+        if not self._service.notify(event.fill(self._text), title=title, attach=attach):
             raise OutputError("not delivered", where=self.name)
 
     def cancel(self) -> None:
@@ -84,6 +88,15 @@ class FrigateEvent(PostJson):
         }
         where = f"/api/events/{quote(event.feed, safe='')}/{quote(alert.label, safe='')}/create"
         self.send(json.dumps(values).encode(), where)
+
+
+def _split_message(url: str) -> tuple[str, str]:
+    """Return a URL without ``message`` in its query, and that message."""
+    place, _, query = url.partition("?")
+    parts = [part.partition("=") for part in query.split("&") if part]
+    texts = [unquote_plus(value) for name, _, value in parts if name == "message"]
+    rest = "&".join("".join(part) for part in parts if part[0] != "message")
+    return (f"{place}?{rest}" if rest else place), (texts or [MESSAGE])[-1]
 
 
 def notifier(url: str) -> Action:
