@@ -88,7 +88,7 @@ def test_docstrings_say_what_is_returned():
     assert docstrings_with_give(paths) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_few_files_see_a_flag_and_a_step():
     assert len(files_of_flag(ROOT, "budget")) <= 20
     frame, sound, row = files_entered(ROOT, FRAME, SOUND, SKELETON)

@@ -89,7 +89,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_wheel_has_what_it_runs_with_and_no_more(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         sizes = {info.filename: info.compress_size for info in file.infolist()}

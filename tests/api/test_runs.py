@@ -147,7 +147,7 @@ def test_a_source_of_your_own(model):
     assert costream.run(Grey(), model).steps == 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "model"),
     [

@@ -184,7 +184,7 @@ def test_the_order_of_bytes_does_not_matter(model, sound):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_is_opened_as_the_model_needs(model):
     for name, chosen in (("street.ogg", model), ("room.mp4", costream.load_model("cooadtr"))):
         path = str(SAMPLES / name)

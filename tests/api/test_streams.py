@@ -89,7 +89,7 @@ def test_saved_and_loaded_it_continues_as_if_uninterrupted(frames, name, cut, tm
     assert [record for record in records if not isinstance(record, Compute)] == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_skeletons_with_their_own_times():
     source = open_source(str(SAMPLES / "moves.csv"))
     layout, model = source.open().layout, costream.load_model("costgcn")

@@ -93,7 +93,7 @@ def test_an_encoder_and_a_skeleton_network_at_once_are_a_usage_error() -> None:
 SAMPLE = ROOT / "samples" / "room.mp4"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stream_has_a_row_for_every_way() -> None:
     done = costream("bench", "stream", SAMPLE, "--duration", 4, "--rounds", 1, "--json")
     assert done.returncode == 0, done.stderr
@@ -144,6 +144,7 @@ def test_one_stream_of_a_detector() -> None:
         CliRunner().invoke(command, ["streams", "-m", "eventful-vitdet"], catch_exceptions=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "says"),
     [("missing.mp4", "no such file"), ("one.mp4", "too short"), ("rows.npy", "not a video")],

@@ -37,6 +37,7 @@ VIDEO_NETWORKS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "names"),
     [
@@ -65,7 +66,7 @@ def test_a_table_has_every_network(
         assert all((row[-1] is None) == (not row[0].startswith("Co")) for row in table.rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_parameters_are_those_of_the_paper() -> None:
     for row in counts.parameter_table().rows:
         table = 64 * 1.024 if row[2] == "no decoder" else 0
@@ -224,6 +225,7 @@ def test_places_in_time_and_parameters(name: str) -> None:
     assert net.stride == (2 if name == "i3d" else 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", eventful.ROWS, ids=lambda row: f"{row.pixels}-{row.tokens}")
 def test_counts_of_token_gates_are_those_of_the_paper(
     row: eventful.PublishedRow,
@@ -246,7 +248,7 @@ def test_complete_frames_are_counted_too(pixels: int) -> None:
     assert round(eventful.count_vitdet("spatial", side, None) / 1e9, 1) == eventful.BASE[pixels][1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("variant", ["eventful", "token-wise", "exact", "spatiotemporal"])
 def test_counts_are_the_closed_forms(variant: str) -> None:
     with torch.device("meta"):
@@ -295,7 +297,7 @@ def test_counts_of_vivit_are_those_of_an_independent_count(data: vivit.DataSet) 
         assert round(vivit.count_vivit(data, "eventful", tokens) / 1e12, 4) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_thresholds_cost_what_their_number_of_tokens_does() -> None:
     for row in eventful.threshold_ops_table().rows:
         assert row[4] == pytest.approx(row[1], abs=0.2)

@@ -24,7 +24,7 @@ def test_the_peak_is_of_what_exists_together():
     assert peak_numbers(one_after_another) == 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_continual_attention_makes_less_than_its_window():
     rows = {row[:2]: row[2:] for row in attention_memory_table().rows}
     for sizes, n, d in (("GTZAN", 120, 192), ("THUMOS14", 64, 1024)):

@@ -224,7 +224,7 @@ def test_steps_are_timed_with_exact_attention(monkeypatch: pytest.MonkeyPatch) -
         assert row["worth it"] == ("yes" if row["median us"] < row["exact us"] else "no")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_published_networks_are_timed_with_the_published_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,7 +56,7 @@ def test_a_budget_sets_the_tokens_of_steps_with_an_output(weights: Path) -> None
     assert max(c["macs"] for c in later) < 1.1 * budget
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_and_a_watch(weights: Path, tmp_path: Path) -> None:
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)
     options = ("-m", weights, "--tokens", 6, "-q")

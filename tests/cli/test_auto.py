@@ -74,7 +74,7 @@ def test_what_no_free_model_takes_is_refused(folder: Path, name: str, kind: str,
     assert cure in line
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_any_licence_joints_have_a_model(folder: Path) -> None:
     done = run(
         "detect", folder / "moves.csv", "--licence", "any", "--end", "4", "-f", "jsonl", "-q"
@@ -109,7 +109,7 @@ def test_a_budget_lets_the_detector_look_less_often(folder: Path) -> None:
     assert {cost["budget_macs"] for cost in costs} == {150e6}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_feeds_of_a_watch(folder: Path, tmp_path: Path) -> None:
     run(
         "watch",

@@ -300,7 +300,7 @@ def test_with_hash_a_touched_file_is_the_same(clips, tmp_path):
     assert snapshot(out).keys() == before.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_command_is_refused_and_overwrite_starts_again(finished, tmp_path):
     folder, before = finished
     out = Path(shutil.copytree(before, tmp_path / "out"))
@@ -370,7 +370,7 @@ def test_a_file_that_takes_too_long_is_given_up(long_clips, tmp_path):
     assert not [name for name in snapshot(out) if "long" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_batches_do_not_share_a_folder(long_clips, tmp_path):
     out = tmp_path / "out"
     child = start("batch", "-m", "cooadtr", long_clips, "-o", out, "--jobs", 1, "-q")
@@ -400,7 +400,7 @@ def test_fail_fast_stops_and_the_repetition_continues(clips, tmp_path):
 # --- inputs and exit codes --------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_list_on_standard_input_with_limit(clips, tmp_path):
     listed = "\n".join(str(clips / f"{k}.mp4") for k in (2, 0, 1))
     run(
@@ -446,7 +446,7 @@ def test_a_dry_run_changes_nothing(clips, tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 def test_a_reader_that_leaves_ends_the_list_quietly(tmp_path):
     for k in range(4000):
@@ -544,7 +544,7 @@ def test_when_nothing_is_for_the_model_it_says_so(tmp_path):
     assert "no files found" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_settings_come_from_the_environment_and_from_files(clips, tmp_path):
     (tmp_path / "costream.toml").write_text("[batch]\ntop-k = 2\nlimit = 1\njobs = '1'\n")
     env = {"COSTREAM_PREDICTIONS": "none", "COSTREAM_TIMINGS": "1"}

@@ -29,7 +29,7 @@ echo "$@" > typed
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="needs a system with pseudo-terminals")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_tab_in_a_shell(shell: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_pictures_and_sound_there_and_back(clip: Path, tmp_path: Path) -> None:
     assert again == pytest.approx(scores_of(direct.stdout), abs=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_impossible_requests_are_reported_in_one_line(clip: Path, tmp_path: Path) -> None:
     (tmp_path / "there.npz").touch()
     np.save(tmp_path / "rows.npy", np.ones((4, 6), np.float32))
@@ -93,7 +93,7 @@ def test_impossible_requests_are_reported_in_one_line(clip: Path, tmp_path: Path
     assert not (tmp_path / "x.npz").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pictures_with_their_sound(tmp_path: Path) -> None:
     clip = make_video(tmp_path / "a.mp4", 60, size=(96, 64), rate=24, pattern=busy, audio_s=2.4)
     sizes = ("--set", "embed_dim=16", "--set", "feedforward=16")

@@ -162,6 +162,7 @@ def test_a_part_is_kept_as_it_is(place: Place, checkpoint: bytes) -> None:
     assert place.models("remove", "vggish", "-y").stderr == f"deleted {file.parent}\n"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGINT", "SIGTERM"])
 def test_a_download_that_is_ended_continues(place: Place, checkpoint: bytes, number: str) -> None:

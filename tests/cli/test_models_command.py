@@ -143,7 +143,7 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     assert all(len(card.splitlines()) <= 26 for card in cards)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_step_takes_here_and_what_is_damaged(home: Path, cache: Path) -> None:
     own(cache / "kitchen.safetensors")
     (cache / "broken.safetensors").write_bytes(b"<html>")
@@ -266,7 +266,7 @@ def test_names_that_are_not_there(home: Path) -> None:
     refused(5, words, "models", "show", "cooadrt", **places(home))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_show_is_fifteen_lines_of_what_users_want_to_know(home: Path) -> None:
     shipped = sorted(path.stem for path in SHIPPED)
     for name in shipped:

@@ -32,7 +32,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("weights") / "tiny-objects.safetensors")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_records_on_a_pipe(weights: Path) -> None:
     options = ("--tokens", 6, "--track", "--end", 2)
     done = run("detect", SAMPLE, "-m", weights, *options, "-f", "jsonl")
@@ -227,7 +227,7 @@ def test_the_table_of_a_photo(weights: Path, tmp_path: Path) -> None:
     table = run("detect", tmp_path / "photo.jpg", "-m", weights, "--threshold", 0.01).stdout
     rows = [line.split() for line in table.splitlines()]
     assert rows[0] == ["photo.jpg"]
-    assert rows[1] == ["start", "end", "length", "label", "max", "score"]
+    assert rows[1] == ["start", "end", "length", "label", "at", "once", "score"]
     assert all(row[:4] == ["0:00.00", "0:00.10", "0.10", "s"] for row in rows[2:-1])
     assert {row[4] for row in rows[2:-1]} <= set(LABELS)
     assert len(rows) > 3
@@ -237,7 +237,7 @@ def test_the_table_of_a_photo(weights: Path, tmp_path: Path) -> None:
     assert action.splitlines()[:2] == ["photo.jpg", "No action was found."]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_broker
 def test_a_watch_publishes_and_takes_pictures(weights: Path, tmp_path: Path) -> None:
     clip = excerpt(SAMPLE, tmp_path / "door.mp4", 0, 2)

@@ -51,7 +51,7 @@ def test_jsonl_goes_to_a_pipe():
     assert any(r["type"] == "segment" for r in lines)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_format_together(tmp_path):
     formats = ("-f", "jsonl,json,csv,srt", "-f", "vtt,audacity")
     assert run("detect", "-m", "cooadtr", SAMPLE, "-o", tmp_path, *formats).stdout == ""
@@ -92,7 +92,7 @@ def test_scores_sum_to_one_over_every_class():
             assert r["top"][0][0] == labels[best]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_wait_leaves_out_the_warm_up():
     part = ("detect", "-m", "cooadtr", SAMPLE, "--duration", "15")
     shown = records(run(*part, "--wait", "-f", "jsonl").stdout, "prediction")
@@ -120,6 +120,7 @@ def test_signals_finalise_files(tmp_path, endless, number, code):
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.long
 @posix
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
@@ -149,7 +150,7 @@ def test_signals_from_the_first_moment_on_leave_silently(number, code, after_s):
     assert child.returncode == code
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 @pytest.mark.parametrize("after_ms", range(0, 300, 12))
 def test_an_interrupt_while_python_starts_shows_nothing_of_the_program(after_ms):
@@ -208,7 +209,7 @@ def test_interrupt_while_waiting_for_standard_input():
     assert b"Traceback" not in stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 def test_a_reader_that_leaves_ends_the_run_quietly(endless):
     child = start("detect", "-m", "cooadtr", endless, "-q", "-f", "jsonl")
@@ -236,7 +237,7 @@ def test_streams_that_were_closed_before(closed):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the place of the cache")
 @pytest.mark.parametrize(
     ("command", "said"),
@@ -266,7 +267,7 @@ def test_standard_input_that_was_closed_before(command, said, tmp_path):
     assert done.returncode == (2 if said else 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full (Linux)")
 def test_a_full_disk_is_reported():
@@ -297,7 +298,7 @@ def test_a_full_log_is_reported_once_and_ends_no_run(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("wrote ")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @posix
 def test_a_reader_of_standard_error_that_leaves_ends_no_run(tmp_path):
     child = start("detect", "-m", "cooadtr", SAMPLE, "--duration", 1, "-o", tmp_path)
@@ -319,7 +320,7 @@ def test_kill_leaves_readable_lines(tmp_path, endless):
     assert len(records(complete)) >= 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_piped_video_equals_the_file(endless):
     with endless.open("rb") as media:
         piped = run("detect", "-m", "cooadtr", "-", "--duration", "20", "-f", "jsonl", stdin=media)

@@ -148,7 +148,7 @@ def test_lines_together_equal_lines_alone_and_words(levels: Path) -> None:
         np.testing.assert_allclose(result.probabilities, together[k].probabilities, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mistakes_are_reported(levels: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "binary.bin").write_bytes(b"a line\n\0\1\2")
@@ -187,7 +187,7 @@ def test_bytes_that_are_not_text_are_counted(tmp_path: Path) -> None:
     assert sum(item.count for item in items if isinstance(item, Fault)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_lines_are_reported_as_they_come_until_ctrl_c(levels: Path) -> None:
     reading = start("read", "-", "-m", levels, "-f", "lines", stdin=subprocess.PIPE)
@@ -323,7 +323,7 @@ def test_scores_of_glue() -> None:
     assert scores["matthews"] == pytest.approx(matthews_corrcoef(true, said))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tokenizer_json_is_part_of_the_weights(folder: Path, tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="?"))

@@ -42,7 +42,7 @@ def test_the_table_is_text_without_escapes(tmp_path):
     assert without_times == "14.0 s of video"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pipe_gets_the_table_of_a_terminal_and_totals_once(tmp_path):
     piped = run("detect", "-m", "cooadtr", ROOM, *PART)
     table = run("detect", "-m", "cooadtr", ROOM, *PART, "-f", "table").stdout
@@ -203,7 +203,7 @@ def test_every_sound_is_of_a_kind():
         match_labels(["bicycle"], ("blues", "metal"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_only_some_objects(tmp_path: Path):
     call = ("detect", ROOM, "--duration", "0.5", "-m", "eventful-vitdet", "--threshold", "0.05")
     everything = records(run(*call, "-f", "jsonl").stdout, "objects")
@@ -248,7 +248,7 @@ def test_commands_that_fit_are_named(tmp_path):
     assert "2 skipped: only sound, and cooadtr takes no sound; try -m cosounds" in lines
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_half_precision_where_it_is_possible():
     call = ("detect", "-m", "cooadtr", ROOM, "--duration", "12", "--dtype")
     half, single = (run(*call, dtype, "-f", "jsonl").stdout for dtype in ("float16", "float32"))
@@ -269,7 +269,7 @@ def test_half_precision_where_it_is_possible():
     refused(5, words, "detect", ROOM, "-m", "eventful-vitdet", "--dtype", "float16")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evaluate_says_why_frames_and_examples_disagree(tmp_path):
     parts = [(2, 4, "walk"), (20.2, 22.2, "clap"), (26.2, 28, "bend")]
     moves = SAMPLES / "moves.csv"

@@ -47,7 +47,7 @@ def _predictions(*call):
     return records(run(*call, "-f", "jsonl").stdout, "prediction")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_is_read_as_one(served, local, tmp_path):
     for name in ("front.mp4", "ranges/end.mp4", "as/video/mp4/watch"):
         done = run(

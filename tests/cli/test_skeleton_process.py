@@ -55,7 +55,7 @@ def pictures(path: Path) -> int:
         return sum(1 for _ in container.decode(video=0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_table_to_records_and_annotated_video(weights: Path, tmp_path: Path) -> None:
     poses = tmp_path / "poses.csv"
     poses.write_text(table(45), "utf-8")

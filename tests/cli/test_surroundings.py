@@ -31,7 +31,7 @@ for args in json.loads(sys.argv[1]):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="POSIX permissions")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv of util-linux")
 def test_what_belongs_to_others_is_one_line_and_its_code(tmp_path: Path) -> None:
@@ -165,6 +165,7 @@ def test_files_that_a_full_disk_cuts_keep_their_temporary_names(disk: Path) -> N
     assert len(list((disk / "out").iterdir())) > 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
 @pytest.mark.parametrize("size", ["0", "-1", "1"])
 def test_errors_are_reported_at_any_width(name: str, size: str, tmp_path: Path) -> None:

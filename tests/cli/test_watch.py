@@ -171,7 +171,7 @@ def test_records_of_feeds_on_a_pipe_carry_their_names(clips):
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", header["began"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_terminal_shows_what_lasts_to_the_end(clips, tmp_path):
     call = (
         *WATCH,
@@ -205,7 +205,7 @@ def test_only_streams_and_cameras_have_clips(tmp_path, uri, model):
     refused(2, "only streams and cameras have clips", *WATCH, source, *options)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reader_that_has_left_ends_it_well(clips):
     process = start(*WATCH, "-m", "cooadtr", clips / "a.mp4", "--realtime", "-q", "-o", "-")
     assert process.stdout.readline()

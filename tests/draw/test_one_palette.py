@@ -129,7 +129,7 @@ def evaluation(tmp_path: Path) -> Colors:
     return of_pixels(np.asarray(Image.open(io.BytesIO(draw({**result, "frames": frames})))))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place",
     [live_view, final_timeline, dashboard, html_report, png_report, overlay, evaluation],

@@ -125,7 +125,7 @@ picture = st.tuples(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=150)
 @given(st.lists(picture, min_size=1, max_size=4), st.sampled_from([0.5, 0.75]))
 def test_against_counting_one_by_one(pictures: list, threshold: float) -> None:  # type: ignore[type-arg]

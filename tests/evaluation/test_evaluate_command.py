@@ -34,7 +34,7 @@ def by_hand(weights):
     return rows, np.array(labels)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_metrics_are_those_of_scikit_learn(result, by_hand):
     metrics = pytest.importorskip("sklearn.metrics")
     rows, labels = by_hand
@@ -66,6 +66,7 @@ def test_metrics_are_those_of_scikit_learn(result, by_hand):
     assert sum(n for _, _, n in found["confused"]) == counts.sum() - np.trace(counts)
 
 
+@pytest.mark.long
 def test_streams_hold_every_step_of_every_example(result):
     # Nine motions of 36 frames in streams of 4, 4 and 1; an output every other step.
     assert result["streams"]["streams"] == 3

@@ -173,7 +173,7 @@ def test_mistakes_are_reported_by_file_and_line(scene, tmp_path):
         fit_boxes(read_boxes(scene / "data", scene / "boxes.json"), ("kite",))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command(scene, tmp_path):
     weights = write_model(tmp_path / "tiny.safetensors")
     arguments = ("-m", weights, "--data", scene / "data", "--labels", scene / "labels")

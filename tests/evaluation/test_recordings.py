@@ -234,7 +234,7 @@ def brute_force(videos, names):
     return sum(plain) / len(plain), sum(calibrated) / len(plain), len(pooled)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_thumos14_protocol_equals_brute_force(annotations):
     names = (*PROTOCOLS["thumos14"].labels, "Ambiguous")
     database = json.loads(annotations.read_text("utf-8"))["database"]

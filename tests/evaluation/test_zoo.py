@@ -59,7 +59,7 @@ def test_where_nothing_happens_there_is_not_a_precision(tmp_path: Path) -> None:
     assert rows["cooadtr"]["accuracy"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_of_features_fit_by_their_width(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((20, 128), np.float32))
     rows = zoo("rows.npy", cwd=tmp_path)
@@ -73,7 +73,7 @@ def test_rows_of_features_fit_by_their_width(tmp_path: Path) -> None:
     assert "odd.npy: no available network fits this input" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sound_has_its_own_networks(tmp_path: Path) -> None:
     street = ROOT / "samples" / "street.ogg"
     labels = ROOT / "samples" / "street.json"

@@ -21,7 +21,7 @@ from costream.models.video.efficientnet_lite import SIZES, EfficientNetLite
 from kit.foreign_pictures import SMALL, efficientnet_lite, published_answers
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "blocks"), [(0, 16), (2, 21)])
 def test_the_published_file_gives_the_published_network(
     size: int, blocks: int, tmp_path: Path

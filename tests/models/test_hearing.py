@@ -147,7 +147,7 @@ def test_options_that_exclude_each_other_are_refused(name: str, words: str) -> N
         load_model(name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_has_the_timelines_of_both(clip: Path, tmp_path: Path) -> None:
     both = costream.detect(clip, "cooadtr,cosounds", output=tmp_path).collect()
     for name, alone in (
@@ -172,7 +172,7 @@ def test_a_file_has_the_timelines_of_both(clip: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_objects_and_sounds_in_files(clip: Path, tmp_path: Path) -> None:
     model = with_sound(bright_model(), load_model("cosounds"))
     assert model.info.beside is not None
@@ -241,7 +241,7 @@ def test_persons_in_pictures_and_the_sound_next_to_them() -> None:
     assert [head.model for head in both.header.heads] == ["costgcn", "cosounds"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_rtsp
 def test_a_feed_is_connected_to_once_for_both(tmp_path: Path) -> None:
     """Pictures and a tone, also after the connection was cut; rules about either."""

@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importer, "SIZES", {"small": SMALL})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @torch.no_grad()
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("window", [200, 50])
@@ -82,7 +82,7 @@ def folded_exactly(net: MoViNet, tensors: dict[str, Tensor]) -> MoViNet:
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "movinet-a0")) for n in SIZES]
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n != "movinet-a0")) for n in SIZES]
 )
 def test_the_published_sizes_are_those_of_the_paper(name: str, tmp_path: Path) -> None:
     sizes = SIZES[name]

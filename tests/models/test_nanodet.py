@@ -69,7 +69,7 @@ def test_a_checkpoint_of_the_training_gives_its_network(tmp_path: Path, prefix: 
     assert expected.shape[2] == CLASSES + 32
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "size", [(416, 416), (256, 416), (416, 256), (32, 32), (32, 640), (640, 96), (192, 160)]
 )

@@ -156,7 +156,7 @@ def test_default_tables_are_the_best_of_the_paper() -> None:
     assert small(window=9, positions="fixed").positions.table.shape == (17, 16)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("depth", [1, 2])
 def test_it_learns_what_the_last_rows_were(depth: int) -> None:
     # The class is the sign of the sum over a window of three rows: attention must be used.

@@ -63,7 +63,7 @@ def test_clips_of_the_published_implementation(name: str, options: dict[str, obj
     assert (y - torch.from_numpy(data["y_reg_window"])).abs().max() <= 1e-9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_references
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_streams_of_the_published_implementation(name: str, options: dict[str, object]) -> None:
@@ -99,6 +99,7 @@ def test_delays_and_receptive_fields_of_the_paper() -> None:
     assert (causal.receptive_field, causal.delay, causal.stride) == (449, 0, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_and_chunks_are_the_ordinary_network(form: str) -> None:
     net, x = small_net(form), stream(90, batch=2)
@@ -140,7 +141,7 @@ def test_causal_clips_have_the_outputs_of_every_step(form: str) -> None:
     torch.testing.assert_close(net(later)[:, :6], logits[:, :6])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_thousand_steps() -> None:
     net = small_net("stgcn-causal", widths=(4, 4), strides=(1, 2), persons=1)
     x = stream(20_000, persons=1)
@@ -155,7 +156,7 @@ def test_twenty_thousand_steps() -> None:
     assert (given - logits).abs().max() <= 1e-5 * logits.abs().max()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_persons_who_come_and_go_change_nothing() -> None:
     for form in (
         "stgcn",
@@ -362,7 +363,7 @@ def test_frames_of_another_shape_are_reported() -> None:
             net.forward_steps(x, state)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_model_is_built_without_sympy() -> None:
     """Some operations on the device "meta" load it: a third of a second at each start."""
     code = (

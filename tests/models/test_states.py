@@ -275,7 +275,7 @@ def check_equal(results: list[Any], expected: list[Any]) -> None:
             assert torch.equal(*(getattr(out, "logits", out) for out in (given, wanted)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @EVERY
 def test_streams_that_are_put_are_there_bit_for_bit(name: str) -> None:
     make, shape = KINDS[name]
@@ -291,6 +291,7 @@ def test_streams_that_are_put_are_there_bit_for_bit(name: str) -> None:
     assert all(torch.equal(t, before[key]) for key, t in state.take([1]).tensors().items())
 
 
+@pytest.mark.long
 @EVERY
 def test_copies_of_a_state_continue_bit_for_bit(name: str) -> None:
     make, shape = KINDS[name]

@@ -22,6 +22,7 @@ def same(given: View, expected: View) -> None:
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "streams"), [((5, 7), 2), ((4, 4), 1), ((9, 6), 1)])
 @pytest.mark.parametrize("count", [0, 1, 4, 10**6])
 def test_maps_are_those_of_the_tokens_that_passed(

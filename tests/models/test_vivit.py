@@ -81,7 +81,7 @@ def test_fewer_tokens_come_close_and_end_at_the_dense_network_when_all_stands_st
     assert relative(outputs[-1], expected) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_120_steps_are_token_wise_ones() -> None:
     exact, dense = (small_vivit(variant=v, depth=2) for v in ("exact", "token-wise"))
     states, worst = [net.init_state(1) for net in (exact, dense)], 0.0

@@ -39,7 +39,7 @@ def compiled_steps(encoder: Any, state: Any) -> list[Any]:
     return [state.attention.compiled]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_both_forms_agree_and_continue_each_other(data: st.DataObject) -> None:

@@ -70,7 +70,7 @@ def test_suppression_of_groups_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> 
         assert suppress(boxes, scores, groups, 0.3).tolist() == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_suppression_of_a_long_chain_and_of_many() -> None:
     x = torch.arange(200.0)
     chain = torch.stack([x, torch.zeros(200), x + 2, torch.ones(200)], 1)  # neighbours: 1/3

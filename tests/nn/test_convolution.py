@@ -41,7 +41,7 @@ def ordinary(conv: TemporalConvolution, x: Tensor, right: int) -> Tensor:
     return torch.stack(out, 1).permute(0, 3, 1, 2).reshape(len(x), -1, *x.shape[2:-1], len(weight))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(convolutions(), st.integers(1, 3), places, st.integers(0, 90), chunkings)
 def test_clip_steps_and_chunks_are_the_ordinary_convolution(

@@ -240,6 +240,7 @@ def test_steps_clip_and_window_agree_in_float64(depth: int, style: dict[str, obj
     torch.testing.assert_close(encoder.forward_steps(x, encoder.init_state(3)), truth)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [1.0, 2.0, 4.0, 8.0, 16.0])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_float32_error_does_not_grow_with_the_logits(depth: int, scale: float) -> None:

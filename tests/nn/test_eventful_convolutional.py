@@ -99,7 +99,7 @@ def test_with_threshold_zero_the_outputs_equal_the_network_and_fewer_places_are_
     assert 0 < max(others) < 0.6 * first
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 99),

@@ -97,7 +97,7 @@ WHOLE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "norm"), [("sound", False), ("sound", True), ("video", True)])
 def test_frontends_are_pruned_with_their_networks(name, norm):
     """The tokens between them become narrower too."""

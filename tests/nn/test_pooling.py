@@ -45,7 +45,7 @@ def test_means_are_those_of_the_window(
     check(pool, x, expected, chunks)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 12), places, st.integers(0, 60), chunkings)
 def test_partial_means_are_over_what_was_seen(
@@ -59,7 +59,7 @@ def test_partial_means_are_over_what_was_seen(
     check(pool, x, expected, chunks)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("partial", [False, True])
 def test_means_forget_large_features_and_do_not_drift_in_20000_steps(partial: bool) -> None:
     pool = TemporalMean(220, partial=partial)
@@ -88,7 +88,7 @@ def test_half_precision_is_summed_in_single() -> None:
     assert out.item() == 1.0078125
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(
     st.integers(1, 9),

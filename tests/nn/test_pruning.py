@@ -83,6 +83,7 @@ ZOO: dict[str, tuple[Any, tuple[int, ...], int, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["splora", "mask"])
 @pytest.mark.parametrize("name", ZOO)
 def test_pruned_networks_are_the_masked_ones_and_step(name, kind):

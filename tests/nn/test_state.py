@@ -31,7 +31,7 @@ save_file({"out": out}, folder + "/out")
 """
 
 
-@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_saved_state_continues_bit_for_bit_in_another_process(tmp_path: Path, depth: int) -> None:
     encoder = build_encoder(depth=depth, embed_dim=32, heads=2)
     state, x = encoder.init_state(3), torch.randn(3, 30, 32)

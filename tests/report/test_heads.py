@@ -98,7 +98,7 @@ def test_more_segments_than_are_kept_stay_with_their_head(tmp_path: Path) -> Non
     assert timelines == [{"rock", "jazz"}, {"dog"}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_has_a_strip_a_head(tmp_path: Path) -> None:
     write(tmp_path / "out")
     page = tmp_path / "page.html"

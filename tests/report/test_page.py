@@ -188,7 +188,7 @@ def test_a_short_source_gives_the_pictures_it_has(result, tmp_path):
     assert "could not be read from the source" in page.text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_minutes_with_pictures_stay_below_two_megabytes(result, tmp_path):
     # noise is the largest picture there is
     def noise(k, size):
@@ -202,7 +202,7 @@ def test_ten_minutes_with_pictures_stay_below_two_megabytes(result, tmp_path):
     assert path.with_suffix(".html").stat().st_size < 2_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_hour_stays_below_three_megabytes(result):
     path = result(seconds=3600.0, segment_s=(0.5, 3.0))
     page = page_of(path)
@@ -210,7 +210,7 @@ def test_an_hour_stays_below_three_megabytes(result):
     assert page.count("li") > 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_segments_than_can_be_listed_are_still_drawn_and_counted(result):
     path = result(seconds=1500.0, segment_s=(0.25, 0.5))
     segments = [r for r in read_results(path) if isinstance(r, Segment)]

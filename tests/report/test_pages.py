@@ -51,7 +51,7 @@ def test_a_page_is_that_of_the_run_alone(many, tmp_path):
     assert article.split("</h1>")[1] in paged
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_earlier_report_is_replaced_only_when_asked(many, tmp_path, capsys):
     out = Path(shutil.copytree(many, tmp_path / "out"))
     (out / "report.html").unlink()
@@ -75,7 +75,7 @@ def test_standard_output_takes_one_page(many, capsys):
     assert sorted(many.rglob("*")) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_overview_of_a_thousand_runs_stays_short(result):
     labels = ("none", *(f"a label with a rather long name, number {k}" for k in range(30)))
     path = result(labels=labels, seconds=1200.0, segment_s=(0.5, 3.0), gap=(20.0, 31.5))

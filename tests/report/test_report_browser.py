@@ -18,7 +18,7 @@ def test_the_console_check_would_see_an_error(tmp_path):
     assert any("seen" in line for line in console(browse(broken, tmp_path / "p", "--dump-dom")))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_browser_has_nothing_to_complain_about(crowded, tmp_path):
     done = browse(crowded, tmp_path / "profile", "--dump-dom")
     assert console(done) == []
@@ -28,7 +28,7 @@ def test_a_browser_has_nothing_to_complain_about(crowded, tmp_path):
     assert "<parsererror" not in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nor_about_an_overview_and_the_pages_that_it_leads_to(many, tmp_path):
     for k, page in enumerate((many / "report.html", many / "report_files" / "r7.html")):
         done = browse(page, tmp_path / f"profile{k}", "--dump-dom")
@@ -36,7 +36,7 @@ def test_nor_about_an_overview_and_the_pages_that_it_leads_to(many, tmp_path):
         assert done.stdout.count("<rect") == page.read_text("utf-8").count("<rect") > 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_fits_the_screen(crowded, tmp_path, width):
     inner, scroll, wide = fit(crowded, width, tmp_path)
@@ -45,7 +45,7 @@ def test_the_page_fits_the_screen(crowded, tmp_path, width):
     assert wide == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_drawn_light_and_dark(crowded, tmp_path):
     seen = {}
     for scheme, flag in (("light", "1"), ("dark", "0")):

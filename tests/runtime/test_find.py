@@ -92,7 +92,7 @@ def test_rows_are_kept_and_computed_again_for_another_picture(
     assert len(read) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_results_name_the_labels_at_that_time(folder: Path) -> None:
     given = ("-m", "cooadtr", "-o", "out", "-f", "jsonl", "--end", "8")
     run("detect", SAMPLES / "room.mp4", *given, cwd=folder.parent)

@@ -119,7 +119,7 @@ def test_a_single_picture_is_one_step_of_which_everything_counts(tmp_path: Path)
     assert (kept.summary.steps, kept.summary.media_s, kept.summary.segments) == (1, 0.1, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_boxes_below_the_threshold_are_left_out(clip: Path) -> None:
     kept = played(clip, bright_model(), threshold=0.95)
     assert not any(o.boxes for o in kept.of(Objects))

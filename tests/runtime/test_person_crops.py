@@ -240,7 +240,7 @@ def write_video(path: Path) -> Path:
     return make_video(path, 24, size=(224, 160), pattern=lambda k, _: frames[k], **about)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rules_and_numbers_in_watch(tmp_path: Path) -> None:
     """The same predictions as in a file; alerts name the person; numbers go on at a restart."""
     clip, model = (

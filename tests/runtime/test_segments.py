@@ -332,7 +332,7 @@ def test_where_the_best_label_is_not_sure_enough_another_may_open() -> None:
     assert [s.label for s in segmenter.flush()] == ["sit"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(cases(), st.integers(0, 60))
 def test_a_snapshot_continues_as_if_uninterrupted(case: Case, cut: int) -> None:

@@ -260,7 +260,7 @@ def test_sinks_that_draw_get_a_picture_a_step_and_others_none() -> None:
     assert drawn.records[at - 1].i == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_skeleton_run_writes_every_format(tmp_path: Path) -> None:
     formats = ("jsonl", "json", "csv", "srt", "vtt", "audacity", "mp4")
     sinks = make_sinks(formats, tmp_path, "poses.csv")

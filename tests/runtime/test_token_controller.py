@@ -42,7 +42,7 @@ def costs(
     return sink.of(Compute)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
     video = make_video(tmp_path / "clip.mp4", 40, rate=10, size=(320, 192))
     found = costs(video, Budget.parse("850MMAC"), load_model("eventful-vitdet"))
@@ -53,12 +53,12 @@ def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
     assert {cost.budget_macs for cost in found} == {target}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plenty_computes_all(clip: Path) -> None:
     assert {cost.tokens for cost in costs(clip, Budget.parse("1000TMAC"))} == {TOKENS}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_too_little_is_reported_once(clip: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "costream"):
         found = costs(clip, Budget.parse("1kMAC"))
@@ -66,7 +66,7 @@ def test_too_little_is_reported_once(clip: Path, caplog: pytest.LogCaptureFixtur
     assert caplog.text.count("the budget of 1kMAC even with a single token") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_changes_the_budget(
     clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_file_changes_the_budget(
     assert counts == [TOKENS] * 20 + [1] * 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
     model = random_model()
     throttles = [TokenController(model, Budget.parse(text), 10.0) for text in ("1000TMAC", "1kMAC")]

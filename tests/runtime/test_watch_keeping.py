@@ -94,7 +94,7 @@ def restored(folder: Path, model: Any, spec: FeedSpec = SPEC) -> Any:
     return saved
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_continues_bit_for_bit_in_another_process(model: StreamingModel, tmp_path: Path) -> None:
     state, at = model.init_state(3), now()
     for frame in frames()[:40]:
@@ -436,6 +436,7 @@ def test_a_feed_that_is_not_there_at_a_restart_has_one_gap() -> None:
     told: list[Gap] = []
     channel: Any = FeedChannel.__new__(FeedChannel)
     channel._resumed, channel._last_s, channel._gap_end_s = True, 3918.3, -math.inf
+    channel._is_silent = False
     channel.recorder = SimpleNamespace(gap=told.append)
     for gap in (Gap(3925.6, 3945.6, "refused; 6 attempts"), Gap(4000.0, 4001.0, "stalled")):
         assert channel.handle(gap) is not None

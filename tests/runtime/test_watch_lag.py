@@ -75,7 +75,7 @@ def watch(tmp_path, *args, seconds=10):
     return records(tmp_path / "room.mp4.jsonl")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_lag_stays_under_its_limit(slow, tmp_path, capfd):
     lines = watch(tmp_path, "--max-lag", str(MAX_LAG_S))
     costs = [line for line in lines if line["type"] == "compute"]
@@ -131,14 +131,14 @@ def test_gaps_never_overlap():
                     (24.0, 25.0, off), (25.0, 29.0, off)]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_block_every_step_is_taken(slow, tmp_path):
     lines = watch(tmp_path, "--on-late", "block", "-q", seconds=2)
     assert lines[-1]["steps"] == 16
     assert lines[-1]["dropped"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_budget_is_a_share_of_real_time(slow, tmp_path):
     """Steps of 0.375 s at half of real time: one and a third a second, evenly."""
     lines = watch(tmp_path, "--budget", "0.5x", "-q")

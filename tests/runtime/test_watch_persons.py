@@ -54,7 +54,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_person_of_a_feed_has_a_timeline_and_alerts(table: Path, tmp_path: Path) -> None:
     model = costream.load_model("costgcn")
     rules = ["*>=0.5 for 0.5s every 0", "lost"]

@@ -272,7 +272,7 @@ def test_every_kind_of_record_is_one_event_or_none():
 
 
 @needs_browser
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_browser_shows_it(tmp_path, monkeypatch):
     """The page as a file: the same script and style as over HTTP."""
     from costream.sinks.events import event_page

@@ -137,7 +137,7 @@ def test_the_room_shows_every_action_where_it_is() -> None:
     assert [s.label for s in long if s.label == "fall"] == ["fall"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_corridor_is_reported_from_a_room() -> None:
     """Nothing was learnt from such a place: few labels, no falls, and a line that says so."""
     played = run("detect", "-m", "cooadtr", SAMPLES / "corridor.mp4", "-f", "table", "-q").stdout

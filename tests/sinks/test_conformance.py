@@ -255,7 +255,7 @@ def odd_runs(run: Any, run_of_heads: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @EVERY
 def test_odd_runs_leave_valid_files(
     format: str, run: Any, run_of_heads: Any, tmp_path: Path

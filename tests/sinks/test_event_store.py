@@ -147,7 +147,7 @@ def test_a_run_that_was_killed_and_its_visits_are_ended_by_the_next(tmp_path):
     sink.close(SUMMARY)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kills_lose_no_event_and_store_and_files_agree(tmp_path):
     """Two processes write to one store, are killed at random moments, and started again."""
     began_s = {"cam": NOON, "hall": NOON + 0.5}

@@ -117,7 +117,7 @@ def test_records_that_are_gone_are_reported(run: Any, tmp_path: Path) -> None:
         tables.add(item)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_rows(run: Any, tmp_path: Path) -> None:
     path = play(tmp_path, "a.ts", run)
     header, *body, last = path.read_text("utf-8").splitlines(keepends=True)

@@ -187,7 +187,7 @@ def test_pictures_that_change_their_size(run: Any, tmp_path: Path) -> None:
     assert len(shown) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_long_videos_take_constant_memory(run: Any, tmp_path: Path) -> None:
     sink = Overlay(BinaryFile(tmp_path / "x.mp4"))
     sink.open(run.header)

@@ -107,7 +107,7 @@ def test_cameras(
     assert (address.file, address.format) == (file, form)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_registry_gives_feeds_to_those_who_connect(tmp_path, media) -> None:
     live = SourceOptions(connecting=ConnectionOptions())
     for uri in ("rtsp://u:p@cam/1", "https://host/x.m3u8", "camera:0", "/dev/video0"):

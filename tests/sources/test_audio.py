@@ -85,7 +85,7 @@ def test_resampling_keeps_the_count_and_the_pitch(rate: int, tmp_path: Path) -> 
     np.testing.assert_allclose(y[500:-500], want[500:-500], atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_padding_of_encoders_is_not_a_sound(encoded: dict[str, Path]) -> None:
     """What was at 3 s before encoding is at 3 s after it, where the file says how it is padded."""
     want = read(encoded["flac"]).samples[48000:64000]
@@ -388,7 +388,7 @@ def test_blocks_are_asked_for(tmp_path: Path) -> None:
 # --- real clips -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not SAMPLES.exists(), reason="needs ../shared/packs/samples.tar")
 def test_real_clips(tmp_path: Path) -> None:
     with tarfile.open(SAMPLES) as pack:

@@ -199,6 +199,7 @@ def test_headers_of_live_writers(size: int, tones: Path, tmp_path: Path) -> None
     assert len(sound.items) == len(sound.blocks) == 80
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ending", ["flac", "mp3", "mkv", "ts"])
 def test_bit_rot_in_sound(ending: str, seed: int, tones: Path, tmp_path: Path) -> None:

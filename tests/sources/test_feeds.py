@@ -287,7 +287,7 @@ def test_nothing_leaks_over_many_reconnects() -> None:
     assert len(reader.gaps) >= 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_at_once() -> None:
     with RtspServer({"cam": endless(rate=10)}) as server, contextlib.ExitStack() as stack:
         # Ten connections at once may take a busy machine seconds.

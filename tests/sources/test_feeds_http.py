@@ -416,7 +416,7 @@ def test_packets_without_pictures_are_a_stall(stream: bytes, tmp_path: Path) -> 
         assert "data arrive, but no frame for" in reader.source.connection.message
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_udp_that_loses_packets(tmp_path: Path) -> None:
     """One datagram in twenty does not come: damage is told, and the pictures go on."""
     path = make_video(

@@ -31,6 +31,7 @@ def bare(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_bare_samples_are_not_taken_for_the_sound_of_a_game(bare: Path) -> None:
     line = refused(
         4, "it has no signature of that format", "listen", "-m", "cotrans,cosounds", bare

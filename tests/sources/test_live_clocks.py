@@ -40,6 +40,7 @@ def test_jitter_of_the_network_is_not_in_the_times() -> None:
     assert times[-1] == pytest.approx(2999 * STEP, abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ppm", [100, -100, 1000, -1000])
 def test_a_clock_that_drifts_does_not_run_away(ppm: int) -> None:
     clock, step = FeedClock(), 1.0
@@ -180,7 +181,7 @@ def test_a_rate_that_changes_is_followed() -> None:
     assert len(placed.news) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(length_s=st.sampled_from([2, 4, 6, 10]), seed=st.integers(0, 10_000))
 def test_segments_are_not_wrong_rate(length_s: int, seed: int) -> None:

@@ -91,7 +91,7 @@ def test_video(name: str, media: Path) -> None:
         assert (len(items), {item.split()[0] for item in items}) == (count, {"VideoFrame"})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_features(media: Path, tmp_path: Path) -> None:
     rows = [f"FeatureRow {k / 4}" for k in range(60)]
     for read in (piped, redirected):
@@ -100,7 +100,7 @@ def test_features(media: Path, tmp_path: Path) -> None:
     assert piped(tmp_path / "f.npz", start_s=1.0) == ["stdin features None", *rows[4:]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mp4_with_its_index_at_the_end(tmp_path: Path) -> None:
     path = make_video(tmp_path / "plain.mp4", 100, pattern=busy)
     (out,) = piped(path)

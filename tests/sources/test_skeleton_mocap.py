@@ -543,6 +543,7 @@ def test_decimal_commas_without_headings(tmp_path: Path) -> None:
 # --- damage -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MOCAP)
 @pytest.mark.parametrize("kind", ["empty", "cut", "scrambled", "latin-1", "huge"])
 def test_damage(tmp_path: Path, name: str, kind: str) -> None:

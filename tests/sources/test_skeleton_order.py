@@ -138,7 +138,7 @@ def test_one_frame_of_two_persons_without_a_number_is_not_a_group(tmp_path: Path
     assert frame.scores.all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_pipe_says_that_it_cannot_be_sorted(tmp_path: Path) -> None:
     head, rows = wide_rows(pixels(COCO_17, COUNT, 2))
     path = written(tmp_path / "a.csv", head, sorted(rows))

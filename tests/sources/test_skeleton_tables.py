@@ -192,7 +192,7 @@ def test_wide_with_persons(tmp_path: Path) -> None:
     assert np.array_equal(joints(tmp_path / "a.csv", frame_rate_hz=30.0), x)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(
     values=st.lists(
         st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6, width=32)), min_size=45, max_size=45),

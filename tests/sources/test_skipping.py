@@ -95,7 +95,7 @@ def test_times_of_any_rate(seed: int, tmp_path: Path, counted: list[int]) -> Non
     assert counted[0] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_damage(tmp_path: Path, counted: list[int]) -> None:
     """What is damaged is told, and every tick has a picture."""
     path = make_video(tmp_path / "a.mp4", FRAMES, b_frames=2, pattern=busy, size=(320, 240))

@@ -317,7 +317,7 @@ def test_decoding_and_resizing_start_no_threads(tmp_path: Path) -> None:
     assert most <= before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_memory_stays_flat(tmp_path: Path) -> None:
     """600 frames of 1.4 MB: neither skipped, nor converted frames keep the decoder's memory."""
     path = make_video(tmp_path / "long.mp4", 600, size=(640, 480), keyframe_every=100)

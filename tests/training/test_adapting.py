@@ -94,7 +94,7 @@ def test_adapter_files_are_the_result_next_to_their_base(skeletons, small, tmp_p
         find_weights(f"{base}+none.safetensors")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, small, tmp_path):
     adapter = small.with_name("small-adapter.safetensors")
     name, made = f"{skeletons[0]}+{adapter}", tmp_path / "int8.safetensors"
@@ -112,7 +112,7 @@ def test_a_base_with_an_adapter_is_shown_verified_and_compressed(skeletons, smal
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_density_out_of_reach_is_reported(skeletons, tmp_path, capsys):
     path = _train(skeletons, tmp_path / "o.safetensors", density=0.001, steps=2)
     card = read_card(path)
@@ -164,7 +164,7 @@ def test_accuracy_is_compared_with_the_same_training_unpruned(
             with_facts(card, card.compression, path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sound_is_adapted_on_its_frontend(tmp_path):
     base = data_audio.write_tiny_weights(tmp_path / "tiny.safetensors")
     sounds = base, data_audio.write_folder(tmp_path / "sounds", 3), tmp_path
@@ -219,7 +219,7 @@ def test_a_teacher_stays_what_the_network_was(tmp_path):
     assert torch.equal(teacher.tokens(clips), before)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kit", [data_audio, data_video])
 def test_frontends_are_adapted_with_their_networks(tmp_path, kit, monkeypatch):
     base = kit.write_tiny_weights(tmp_path / "tiny.safetensors")
@@ -276,7 +276,7 @@ def test_what_detectors_cannot(tmp_path, options, message):
         check_adapter(settings, objects=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"adapter": "lora"}, {"adapter": "splora", "density": 0.5}])
 def test_adapters_of_detectors(tmp_path, options):
     base = data_objects.write_tiny_weights(tmp_path / "base.safetensors")

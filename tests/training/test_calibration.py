@@ -63,6 +63,7 @@ def acted(
     return StreamPredictions(softmax(logits).astype(np.float32), truth)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7, 3.0])
 def test_a_known_temperature_is_found(temperature: float) -> None:
     told = drawn(40_000, temperature)
@@ -129,7 +130,7 @@ def test_validation_never_gets_worse(seed: int, noise: float, examples: int) -> 
     assert chosen.f1[1] == segment_f1(scaled, chosen.timeline, LABELS, RATE_HZ)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_flicker_and_a_shy_label_are_cured_for_others_too() -> None:
     counts = dict.fromkeys(LABELS, MIN_LABEL_EXAMPLES)
     chosen = calibrate([[acted(40, 0)]], LABELS, RATE_HZ, Timeline(), examples=counts)

@@ -47,7 +47,7 @@ def rows(name: str) -> np.ndarray:
     return np.stack(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("base", ["whole", "half"])
 def test_a_file_has_the_numbers_of_its_base(
     base: str, bases: dict[str, Path], moves: Path, tmp_path: Path
@@ -63,7 +63,7 @@ def test_a_file_has_the_numbers_of_its_base(
     load_model(str(path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_pruned_and_its_adapter_are_smaller_than_their_base(
     bases: dict[str, Path], moves: Path, tmp_path: Path
 ) -> None:

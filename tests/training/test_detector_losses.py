@@ -110,7 +110,7 @@ def test_the_loss_of_heads_by_hand() -> None:
     assert float(head_loss(logits, deltas, [sample])) == pytest.approx(math.log(3) + 1.0 / 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_stage_of_a_cascade_learns_from_the_boxes_of_the_one_before() -> None:
     """By heart, as above; the maps get the mean of what the stages want of them."""
     scene = red_box_picture()

@@ -148,7 +148,7 @@ def test_a_boundary_that_is_off_is_moved() -> None:
     assert fitted_bias(right, labels, [f"g{k}" for k in range(20)], 0) is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_head_replaces_a_network_that_is_not_better(is_new: bool) -> None:
     training, checked = clips("mean"), clips("mean", count=6, seed=1)

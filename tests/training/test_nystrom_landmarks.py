@@ -76,7 +76,7 @@ def test_other_networks_have_one_phase(supply: TokenStreams) -> None:
     assert not model.encoder.attention[0].fixed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_counts_as_best_has_fitted_landmarks(supply: TokenStreams) -> None:
     model, rng = network(1), np.random.default_rng(0)
     validation = [supply.draw(40, rng)]

@@ -83,7 +83,7 @@ def test_all_classes_of_no_event_are_the_background(base, tmp_path):
     assert (found["labels"], found["examples"]) == (["none", "bend"], 9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_recordings_with_timelines_are_learnt(base, tmp_path):
     """Between the acts somebody stands about, and then nobody is there."""
     media, labels = tmp_path / "media", tmp_path / "labels"
@@ -235,7 +235,7 @@ def test_copies_of_a_recording_are_on_one_side_of_the_split(base, data, tmp_path
     assert re.match("24 examples to train, 6 to validate", read_card(output).split)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_classes_without_validation_are_warned_of(base, tmp_path):
     folder = data_skeleton.write_folder(tmp_path / "data", 1)
     output = tmp_path / "o.safetensors"

@@ -95,7 +95,7 @@ def test_the_verdict_praises_what_was_learnt_and_warns_of_chance(base, classes, 
     assert words[1:] in Page(path.with_suffix(".html")).text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_recordings_with_timelines_are_learnt(trained, tmp_path):
     media, labels = data_video.write_recordings(tmp_path, 1, first_seed=1000)
     done = run("detect", media / "r0.mp4", "-m", trained[0], "-f", "jsonl", "-o", "-")
@@ -125,7 +125,7 @@ def test_the_card_says_what_it_is_and_the_frontend_stays(base, trained):
     assert trained[1].stdout.startswith(f"{trained[0]}: background, blink, grow, slide\n")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_frontend_is_trained_if_requested(base, recordings, tmp_path):
     path = tmp_path / "own.safetensors"
     given = ("--data", recordings[0], "--labels", recordings[1], "--no-cache", "--fine-tune")
@@ -168,7 +168,7 @@ def test_the_same_seed_gives_the_same_bytes(kept, base, recordings, trained, tmp
     assert path.read_bytes() == trained[0].read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_network_that_anticipates_learns_too(classes, tmp_path):
     base = data_video.write_tiny_weights(tmp_path / "tiny.safetensors", "oadtr")
     path = tmp_path / "own.safetensors"
@@ -179,7 +179,7 @@ def test_a_network_that_anticipates_learns_too(classes, tmp_path):
     run("detect", classes / "grow" / "grow0.mp4", "-m", path, "-f", "jsonl", "-o", "-")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_random_weights_learn_on_a_trained_frontend(base, classes, tmp_path):
     given = ("--frontend", base, "--set", "embed_dim=64", "--set", "hidden=64")
     assert costream("models", "init", "miniroad", *given, cwd=tmp_path).returncode == 0

@@ -159,7 +159,7 @@ def test_many_classes_have_a_list_of_errors(tmp_path: Path) -> None:
     assert all(found.text.count(label) >= 1 for label in labels)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_browser
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_browser_shows_it_without_a_word(page: Path, tmp_path: Path, width: int) -> None:

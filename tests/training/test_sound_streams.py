@@ -159,7 +159,7 @@ def test_a_fresh_network_sees_tokens_of_one_scale():
         assert torch.allclose(network.input_projection(tokens), expected, atol=2e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_training_ends_with_the_weights_that_did_best():
     """What is validation has wrong labels: the more is learnt, the worse it gets."""
     torch.manual_seed(0)

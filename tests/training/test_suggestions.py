@@ -43,7 +43,7 @@ def test_copies_are_found_by_their_content(tmp_path: Path) -> None:
     assert find_copies([*paths, str(tmp_path / "none")]) == [[paths[0], paths[2]]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_unlabelled_clips_are_listed_after_the_training(tmp_path: Path) -> None:
     base = data_skeleton.write_tiny_weights(tmp_path / "tiny.safetensors")
     data = data_skeleton.write_folder(tmp_path / "data", 2)

@@ -36,6 +36,7 @@ def test_the_output_of_a_watch_is_left_alone(in_terminal: Terminal) -> None:
     assert "\x1b[?1049h" not in shown.terminal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pipe", [True, False])
 @pytest.mark.parametrize("how", ["end", "raise", "exit", "sigint", "watch"])
 def test_the_cursor_comes_back(in_terminal: Terminal, how: str, pipe: bool) -> None:

@@ -36,7 +36,7 @@ def sound(blocks: int, batch: int = 1, hop_frames: int = 25) -> Tensor:
     return 0.3 * torch.randn(batch, blocks, hop_frames * 160)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not REFERENCE.exists(), reason="needs ../shared/refs beside the repository")
 def test_reference_arrays_of_the_full_size() -> None:
     with np.load(REFERENCE) as file:

@@ -51,6 +51,7 @@ def imported(path: Path, **config: object) -> tuple[Card, dict[str, Tensor]]:
     return import_files([path], "test", {key: str(value) for key, value in config.items()})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("file", "form", "config"), FULL)
 def test_every_full_size_key_finds_its_place(
     refs: Path, tmp_path: Path, file: str, form: str | None, config: dict[str, Any]
@@ -111,7 +112,7 @@ def steps(network: Any, x: np.ndarray) -> dict[int, Tensor]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("continual", [False, True])
 @pytest.mark.parametrize(
     ("file", "window", "padding", "names"),
