@@ -135,7 +135,7 @@ class Tmux:
 
     def wait_for(self, what: Callable[[list[str]], bool]) -> list[str]:
         """Return the first screen of which ``what`` is true."""
-        end_s = time.monotonic() + 30
+        end_s = time.monotonic() + 90
         while True:
             screen = self.screen()
             if what(screen):

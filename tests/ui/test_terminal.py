@@ -156,8 +156,8 @@ def _shows_feeds(screen: list[str]) -> bool:
 
 def test_nothing_of_the_live_view_stays(tmux: Terminal) -> None:
     terminal = tmux(80, 24, *SHORT)
-    screen = terminal.wait_for(lambda _: terminal.ended())
-    lines = [line for line in screen if line.strip()]
+    terminal.wait_for(lambda _: terminal.ended())
+    lines = [line for line in terminal.screen() if line.strip()]
     assert lines[0] == "walk in the room.mp4"
     assert lines[1].split() == ["start", "end", "length", "label", "score"]
     assert [line.split()[-2] for line in lines[2:5]] == ["walk", "down", "sit"]
