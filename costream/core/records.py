@@ -12,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -383,6 +383,18 @@ class AlertNote:
     id: Count | None = None  # of the alert
     clip: str | None = None  # file name of its recording, with --no-speech-clips
     description: str | None = None  # what a model said that its picture shows (--describe)
+
+    @classmethod
+    def of(
+        cls, alert: Alert, *, clip: str | None = None, description: str | None = None
+    ) -> AlertNote:
+        """Return a note about an alert."""
+        about = (alert.time_s, alert.rule, alert.label, alert.person, alert.id)
+        return cls(*about, clip, description)
+
+    def is_about(self, alert: Alert) -> bool:
+        """Return whether this alert is the one."""
+        return replace(self, clip=None, description=None) == AlertNote.of(alert)
 
     def __str__(self) -> str:
         what = self.description or self.clip or ""

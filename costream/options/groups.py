@@ -217,13 +217,13 @@ class SoundFlags(Group):
     levels: Literal["dB", "dBA"] | None = flag(
         "--levels",
         "Write the level of each step; dBA: A-weighted too.",
-        on=("listen", "batch", "watch"),
+        on=(*LISTEN, *BATCH, *WATCH),
         identity="if set",
     )
     full_scale_db: float = flag(
         "--full-scale",
         "Level in dB of the loudest sound that the microphone can record.",
-        on=("listen", "batch", "watch"),
+        on=(*LISTEN, *BATCH, *WATCH),
         default=0.0,
         identity="if set",
         metavar="DB",

@@ -236,12 +236,12 @@ class Alerts:
     def _clip_written(self, to: _Feed, event: AlertEvent, path: Path | None) -> None:
         """Start the actions that wait for a clip; None: it was not written."""
         if path is not None and to.speech is not None:
-            self._notes.append((event.feed, _note(event.alert, clip=path.name)))
+            self._notes.append((event.feed, AlertNote.of(event.alert, clip=path.name)))
         _start(to.workers, event, path, wants_clip=True)
 
     def _describe(self, feed: str, alert: Alert, description: str) -> None:
         log.info("%s: %s: %s", feed, alert.rule, description)
-        self._notes.append((feed, _note(alert, description=description)))
+        self._notes.append((feed, AlertNote.of(alert, description=description)))
 
     def _snapshot(
         self, feed: str, now: datetime, label: str, scene: Scene | None
@@ -283,11 +283,6 @@ def _start(
             worker.put(event)
 
 
-def _note(alert: Alert, clip: str | None = None, description: str | None = None) -> AlertNote:
-    about = (alert.time_s, alert.rule, alert.label, alert.person, alert.id)
-    return AlertNote(*about, clip, description)
-
-
 @dataclass(frozen=True)
 class ClipSpan:
     """The length of a clip before and after the alert."""
@@ -320,11 +315,8 @@ class AlertOptions:
 
         Raises UsageError for a mistake in one, with ``where(key)`` as its name.
         """
-        kinds: dict[str, Callable[[str], Action]]
-        kinds = {"run": RunCommand, "post": PostJson, "append": AppendLine, "notify": notifier}
-        kinds["describe"] = DescribePicture
         actions: dict[tuple[str, str], Action] = {}
-        for key, kind in kinds.items():
+        for key, kind in _ACTIONS.items():
             for text in getattr(self, key):
                 try:
                     actions[key, text] = kind(text)
@@ -333,6 +325,13 @@ class AlertOptions:
         return actions
 
 
+_ACTIONS: dict[str, Callable[[str], Action]] = {  # by their keys
+    "run": RunCommand,
+    "post": PostJson,
+    "append": AppendLine,
+    "notify": notifier,
+    "describe": DescribePicture,
+}
 KEYS = tuple(field.name for field in fields(AlertOptions))
 
 
@@ -345,8 +344,7 @@ def read_options(
     returns the name of a value in messages. Raises UsageError for mistakes; runs and opens nothing.
     """
     rules = tuple(parse_rule(text, where("on")) for text in _texts(values, "on", where))
-    named = ("run", "post", "append", "notify", "describe")
-    actions = {key: _texts(values, key, where) for key in named}
+    actions = {key: _texts(values, key, where) for key in _ACTIONS}
     span = _span(values.get("clips"), where("clips"))
     options = AlertOptions(rules, **actions, clips=span)
     options.actions(where)

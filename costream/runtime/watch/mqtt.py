@@ -92,6 +92,7 @@ class MqttPublisher:
         self._feeds: Sequence[FeedSpec] = ()
         self._switches: dict[str, tuple[str, str | None]] = {}  # feed and rule by topic
         self._scenes: Scenes = {}  # the newest picture of each feed
+        self._buttons: dict[str, str] = {}  # feed by topic
         self._about: dict[str, Any] = {}  # for ``descriptions``
         self._states: dict[str, str | bytes] = {}  # by topic
         self._levels: dict[str, tuple[float, list[float]]] = {}  # by feed: last sent, powers since
@@ -132,6 +133,7 @@ class MqttPublisher:
         """
         several = len(model.heads) > 1
         self._feeds, self._enable, self._scenes = feeds, enable, scenes
+        self._buttons = {button_topic(feed): feed for feed in scenes}
         self._switches = {
             switch_topic(feed.name, rule): (feed.name, rule)
             for feed in feeds
@@ -235,8 +237,8 @@ class MqttPublisher:
             client.publish(topic, text, retain=True)
         for topic in self._switches:
             client.subscribe(f"{self._prefix}/{topic}/set")
-        for feed in self._scenes:
-            client.subscribe(f"{self._prefix}/{button_topic(feed)}")
+        for topic in self._buttons:
+            client.subscribe(f"{self._prefix}/{topic}")
         client.subscribe(f"{_DISCOVERY}/+/+/+/config")  # also what earlier watches described
         for name in _UNDESCRIBED:
             client.subscribe(f"{self._prefix}/+/{name}")
@@ -269,16 +271,16 @@ class MqttPublisher:
 
     def _is_command(self, topic: str, message: Any) -> bool:
         """Return whether a message is a command to a switch or button, after obeying it."""
-        switch = topic.removeprefix(f"{self._prefix}/").removesuffix("/set")
-        if topic.endswith("/set") and switch in self._switches:
+        command = topic.removeprefix(f"{self._prefix}/")
+        switch = command.removesuffix("/set")
+        if switch != command and switch in self._switches:
             if message.payload in (b"ON", b"OFF"):
                 self._enable(*self._switches[switch], message.payload == b"ON")
                 self._state(f"{switch}/enabled", bytes(message.payload))
             return True
-        pressed = (f for f in self._scenes if topic == f"{self._prefix}/{button_topic(f)}")
-        if (feed := next(pressed, None)) is not None:
+        if command in self._buttons:
             if message.payload and not message.retain:
-                self._take_picture(feed)
+                self._take_picture(self._buttons[command])
             return True
         return False
 

@@ -155,11 +155,14 @@ class WatchRun:
 
     def _switch(self, feed: str, rule: str | None, is_on: bool) -> None:
         """Switch a rule of a feed, or without a rule the feed itself; by any thread."""
-        if rule is not None:
+        if rule is None:
+            self._named(feed).switch(is_on)
+        else:
             self._alerts.enable(feed, rule, is_on)
-        for channel in self._channels:
-            if rule is None and channel.spec.name == feed:
-                channel.switch(is_on)
+
+    def _named(self, feed: str) -> FeedChannel:
+        """Return the channel of a feed."""
+        return next(channel for channel in self._channels if channel.spec.name == feed)
 
     def _restored(self, spec: FeedSpec) -> SavedState | None:
         """Return the state of a feed that an earlier watch saved, if there is one."""
@@ -284,9 +287,8 @@ class WatchRun:
 
     def _record_notes(self) -> None:
         """Record what became known of alerts."""
-        channels = {channel.spec.name: channel for channel in self._channels}
         for feed, note in self._alerts.notes():
-            channels[feed].recorder.write(note)
+            self._named(feed).recorder.write(note)
 
     def _save_states(self, ahead: int = 0, *, durable: bool = True) -> None:
         for channel in self._channels:

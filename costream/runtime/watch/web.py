@@ -380,9 +380,7 @@ class _Shown:
 
     def is_of(self, note: AlertNote) -> bool:
         """Return whether a note is about this alert."""
-        names = ("time_s", "rule", "label", "person", "id")
-        alert = self.alert
-        return alert is not None and all(getattr(alert, n) == getattr(note, n) for n in names)
+        return self.alert is not None and note.is_about(self.alert)
 
 
 def earlier_events(options: Options, feeds: Sequence[str], since_s: float) -> list[Event]:
