@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -38,8 +40,26 @@ LONG = (
 )
 
 
+# Real servers, brokers, browsers, terminals, processes that are waited for, threads and clocks: a
+# machine that is busy may starve them. Such a test runs once more; the last line counts these.
+REAL = ("kit.broker", "kit.browser", "kit.fileserver", "kit.rtsp", "kit.tcp", "kit.virtual")
+WAITING = ("anyio", "on_terminal", "start", "threading", "time", "wait_until")
+
+
+def _waits(module: ModuleType) -> bool:
+    names = vars(module)
+    return any(name in names for name in WAITING) or any(
+        str(getattr(value, "__module__", "")).startswith(REAL) for value in names.values()
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         return next((k for k, path in enumerate(LONG) if item.nodeid.startswith(path)), len(LONG))
 
     items.sort(key=place)
+    waiting = functools.cache(_waits)
+    for item in items:
+        in_terminal = {"in_terminal", "tmux"} & set(getattr(item, "fixturenames", ()))
+        if in_terminal or waiting(item.getparent(pytest.Module).obj):
+            item.add_marker(pytest.mark.flaky(reruns=1))

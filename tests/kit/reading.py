@@ -131,6 +131,14 @@ class Reader:
         return [item for item in self.items if isinstance(item, Gap)]
 
     @property
+    def lost(self) -> list[Gap]:
+        """The gaps between two connections.
+
+        A machine that is busy may also lose seconds of sound within one.
+        """
+        return [gap for gap in self.gaps if not gap.reason.startswith("no sound for")]
+
+    @property
     def faults(self) -> list[Fault]:
         """The faults that came."""
         return [item for item in self.items if isinstance(item, Fault)]

@@ -121,8 +121,8 @@ def test_stalls_cuts_and_hangs(sound: AudioFormat | None) -> None:
                 assert received_s < fault_s + TIMEOUT_S / 3
                 end()
             reader.more(10)
-            gap = reader.gaps[-1]
-            assert len(reader.gaps) == number
+            gap = reader.lost[-1]
+            assert len(reader.lost) == number
             assert gap.reason.startswith(reason)
             assert before_s - 0.2 <= gap.start_s == pytest.approx(last_s, abs=0.2)
             index = reader.items.index(gap)
