@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costream.core.costs import CostTotals
-from costream.core.music import MusicPieces
 from costream.core.places import Crossing, ZoneEvent
+from costream.core.readable import ReadableRows
 from costream.core.records import (
     STAGES,
     Alert,
@@ -76,10 +76,10 @@ class RunSummary:
     @classmethod
     def of(cls, contents: Iterable[Content], most_bins: int = 1200) -> RunSummary:
         """Return the summary of the records of one run, with segments of music joined to pieces."""
-        summary, pieces = cls(most_bins), MusicPieces()
+        summary, pieces = cls(most_bins), ReadableRows()
         for content in contents:
             if isinstance(content, Header):
-                pieces = MusicPieces(content)
+                pieces = ReadableRows(content)
             for shown in pieces.add(content) if isinstance(content, Segment) else [content]:
                 summary.add(shown)
         for piece in pieces.rest():

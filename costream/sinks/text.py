@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costream.core.formatting import clean, closing_lines, named, nothing_found, short_time
-from costream.core.music import MusicPieces
+from costream.core.readable import ReadableRows
 from costream.core.records import Header, Record, Segment, Summary, finds_objects
 from costream.sinks.atomic import TextOutput
 from costream.sinks.base import TextSink, output_file
@@ -31,12 +31,12 @@ class TextTable(TextSink):
         self._widths: list[int] = []
         self._longest = len("label")  # of the labels that are stored
         self._waiting: Timelines | None = None
-        self._pieces = MusicPieces()
+        self._rows = ReadableRows()
 
     def open(self, header: Header) -> None:
         """Write the name of the source; the columns follow with the first segment."""
         super().open(header)
-        self._pieces = MusicPieces(header)
+        self._rows = ReadableRows(header)
         self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._persons = finds_objects(header), header.persons is not None
         if header.began is None and (self._has_heads or self._of_objects or self._persons):
@@ -53,11 +53,11 @@ class TextTable(TextSink):
     def write(self, record: Record) -> None:
         """Write a segment; other records are ignored."""
         if isinstance(record, Segment):
-            self._add(self._pieces.add(record))
+            self._add(self._rows.add(record))
 
     def close(self, summary: Summary) -> None:
         """Write stored segments, or that nothing was found, and the cost."""
-        self._add(self._pieces.rest())
+        self._add(self._rows.rest())
         if self._waiting is not None:
             self._widths[-1] = min(self._longest, _WIDEST)
             for segment in self._waiting.merged():

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costream.core.formatting import clean, closing_lines, nothing_found, short_time
-from costream.core.music import MusicPieces
+from costream.core.readable import ReadableRows
 from costream.core.records import (
     Header,
     Record,
@@ -39,23 +39,23 @@ class FinalTimeline:
         self._palette = Palette()
         self._segments: deque[Segment] = deque(maxlen=_MOST)
         self._count = 0
-        self._pieces = MusicPieces()
+        self._rows = ReadableRows()
 
     def open(self, header: Header) -> None:
         """Store the kind of source and the kind of model."""
         self._header, self._has_heads = header, header.heads is not None
         self._of_objects, self._overlaps = finds_objects(header), has_overlaps(header)
         self._palette = Palette.of(header)
-        self._pieces = MusicPieces(header)
+        self._rows = ReadableRows(header)
 
     def write(self, record: Record) -> None:
         """Store a segment; other records are ignored."""
         if isinstance(record, Segment):
-            self._add(self._pieces.add(record))
+            self._add(self._rows.add(record))
 
     def close(self, summary: Summary) -> None:
         """Print the table, or that nothing was found, and the cost."""
-        self._add(self._pieces.rest())
+        self._add(self._rows.rest())
         print_line(self._console, self._name, "bold")
         if self._segments:
             self._console.print(self._table())

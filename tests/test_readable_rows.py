@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import costream
-from costream.core.music import NO_MUSIC, PAUSE_S, MusicPieces
+from costream.core.readable import NO_MUSIC, PAUSE_S, WAIT_S, MusicPieces, ReadableRows
 from costream.core.records import Head, Header, Segment, Summary
 from costream.report.run_summary import RunSummary
 from costream.ui.timeline import FinalTimeline
@@ -152,3 +154,67 @@ def test_three_pieces_of_a_recording_are_three_rows() -> None:
     assert [s["label"] for s in found] == ["classical", "rock", "country", "disco"]
     shown = table_rows(run(*call).stdout.splitlines())
     assert [row[2] for row in shown] == ["classical", "rock", "disco"]
+
+
+SOUNDS = replace(
+    HEADER,
+    labels=("Animal", "Dog", "Bark", "Cat", "Siren", "Police car (siren)", "Music"),
+    background=None,
+)
+
+
+def rows_of(header: Header, *segments: Segment) -> list[str]:
+    shown = ReadableRows(header)
+    made = [row for segment in segments for row in shown.add(segment)] + shown.rest()
+    assert all(row in segments for row in made)
+    return [row.label for row in made]
+
+
+def test_a_sound_with_several_names_is_one_row() -> None:
+    def named(**scores: float) -> list[str]:
+        return rows_of(SOUNDS, *(Segment(1.0, 3.0, label, s) for label, s in scores.items()))
+
+    assert named(Animal=0.7, Dog=0.65, Bark=0.6) == ["Bark"]  # about as sure: the special name
+    assert named(Animal=0.7, Dog=0.65, Bark=0.4) == ["Dog"]
+    assert named(Animal=0.7, Dog=0.3) == ["Animal"]  # a guess
+    assert named(Animal=0.3, Bark=0.9) == ["Bark"]
+    assert named(Dog=0.6, Cat=0.55, Animal=0.6) == ["Dog", "Cat"]
+    assert named(Dog=0.9, Music=0.2) == ["Dog", "Music"]
+    assert named(Animal=math.nan, Dog=math.nan) == ["Dog"]
+    live = replace(SOUNDS, began="2026-11-28T10:00:00+00:00")
+    both = (Segment(1.0, 3.0, "Dog", 0.6), Segment(1.0, 3.0, "Animal", 0.6))
+    assert rows_of(live, *both) == ["Dog", "Animal"]
+    assert rows_of(replace(SOUNDS, labels=("Animal", "Dog", "sheepdog")), *both) == [
+        "Dog",
+        "Animal",
+    ]
+
+
+def test_names_that_sound_at_other_times_are_rows() -> None:
+    siren = Segment(0.0, 10.0, "Siren", 0.5)
+    assert rows_of(SOUNDS, siren, Segment(2.0, 5.0, "Police car (siren)", 0.6)) == [
+        *("Siren", "Police car (siren)")
+    ]
+    assert rows_of(SOUNDS, siren, Segment(2.0, 7.0, "Police car (siren)", 0.6)) == [
+        "Police car (siren)"
+    ]
+
+
+times = st.tuples(st.integers(0, 300), st.integers(1, 200)).map(lambda t: (t[0], t[0] + t[1]))
+scored = st.tuples(times, st.sampled_from(SOUNDS.labels), st.sampled_from((0.2, 0.4, 0.45, 0.5)))
+
+
+@given(st.lists(scored, max_size=12))
+def test_something_is_shown_wherever_something_was_heard(drawn: list[Any]) -> None:
+    segments = [Segment(a, b, label, score) for (a, b), label, score in drawn]
+    segments.sort(key=lambda s: s.end_s)
+    shown = ReadableRows(SOUNDS)
+    for k, segment in enumerate(segments):
+        for row in shown.add(segment):
+            assert row.end_s < segments[k].start_s - WAIT_S
+    if segments:
+        best = max(segments, key=lambda s: (s.score, -SOUNDS.labels.index(s.label)))
+        names = rows_of(SOUNDS, *(replace(s, start_s=0.0, end_s=1.0) for s in segments))
+        assert names
+        if best.label in ("Cat", "Music"):
+            assert best.label in names
