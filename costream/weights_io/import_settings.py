@@ -25,6 +25,13 @@ def _rate(text: str) -> float:
     return number
 
 
+def _decay(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise ValueError
+    return number
+
+
 def _flag(text: str) -> bool:
     return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
         text.lower()
@@ -76,6 +83,8 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "num_queries": (*_COUNT, "future steps the decoder anticipates"),
     "decoder_depth": (*_COUNT, "decoder blocks"),
     "decoder_feedforward": (*_COUNT, "width inside the decoder's feed-forward layers"),
+    "memory_every": (*_COUNT, "rows of which one is remembered (TeSTra)"),
+    "memory_decay": (_decay, "a number above 0, up to 1", "of what is remembered, for each row"),
     "layout": (*_TEXT, "joint layout of a skeleton network: ntu-25, openpose-18, coco-17, ..."),
     "stream": (
         *_some_of("joint", "bone", "joint_motion", "bone_motion"),

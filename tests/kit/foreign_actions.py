@@ -196,3 +196,31 @@ def oadtr(fixed: bool = False, classes: int = 6, width: int = OADTR["width"]) ->
     w.norm("decoder.norm", d)
     w.linear("classifier", classes, d)
     return dict(w)
+
+
+TESTRA = {"inputs": 6, "width": 8, "feedforward": 10, "heads": 2, "memory": 3, "refined": 4}
+TESTRA_SETTINGS = {"num_heads": "2", "window": "5", "memory_every": "3", "memory_decay": "0.8"}
+
+
+def drawn_testra(classes: int = 22, positions: int = 12) -> dict[str, Tensor]:
+    """Draw a TeSTra of the sizes above, its tensors as the authors name them."""
+    w, d, ff = Drawn(), TESTRA["width"], TESTRA["feedforward"]
+    for head in ("long", "work"):
+        w.linear(f"feature_head_{head}.input_linear.0", d, TESTRA["inputs"])
+    w["enc_queries.0.weight"] = torch.randn(TESTRA["memory"], d)
+    w["enc_queries.1.weight"] = torch.randn(TESTRA["refined"], d)
+    w["pos_encoding.pe"] = torch.randn(positions, 1, d)
+    for module, layers in (("enc_modules.0", 1), ("enc_modules.1", 2), ("dec_modules", 2)):
+        for k in range(layers):
+            at = f"{module}.layers.{k}"
+            for attention in ("self_attn", "multihead_attn"):
+                w[f"{at}.{attention}.in_proj_weight"] = torch.randn(3 * d, d) / d**0.5
+                w[f"{at}.{attention}.in_proj_bias"] = torch.randn(3 * d)
+                w.linear(f"{at}.{attention}.out_proj", d, d)
+            w.linear(f"{at}.linear1", ff, d)
+            w.linear(f"{at}.linear2", d, ff)
+            for norm in (1, 2, 3):
+                w.norm(f"{at}.norm{norm}", d)
+        w.norm(f"{module}.norm", d)
+    w.linear("classifier", classes, d)
+    return dict(w)

@@ -74,6 +74,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "deepcot": TRANSFORMER,
     "cotext": {**TRANSFORMER, "frontend.buckets": 99},
     "miniroad": {**ROWS, "hidden": 8},
+    "testra": {**TRANSFORMER, "memory": 3, "refined": 2, "memory_every": 2},
     "features": {"embed_dim": 6},
     "encoder": {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4},
     "deepcot-encoder": {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4},

@@ -71,6 +71,7 @@ def test_answers_of_own_networks() -> None:
         ("oadtr", None, True),
         ("cooadtr", "cox3d", False),
         ("miniroad", None, True),  # recomputes nothing
+        ("testra", None, True),  # the memory of a window is the same in a stream
         ("movinet-a0", None, False),
         ("cox3d-xs", None, False),
     ],

@@ -31,6 +31,7 @@ from costream.models.oad.deepcot import DeepCoT
 from costream.models.oad.linear import LinearClassifier
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
+from costream.models.oad.testra import TeSTra
 from costream.models.objects.looks import DetectorState
 from costream.models.onnx_step import StepState
 from costream.models.skeleton.ensemble import SkeletonEnsemble
@@ -182,6 +183,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "deepcot": (lambda: DeepCoT(10, 5, depth=2, memory=3, **TRANSFORMER), (10,)),
     "oadtr": (lambda: OadTR(10, 5, depth=2, decoder_depth=1, **TRANSFORMER), (10,)),
     "miniroad": (lambda: MiniRoad(10, 5, 12, 8), (10,)),
+    "testra": (lambda: TeSTra(10, 5, memory=3, refined=4, **TRANSFORMER), (10,)),
     "cotrans": (lambda: load_model("cotrans").network, (128,)),
     "joint": (lambda: load_model("cotrans,cosounds").network, (128,)),
     "stgcn": (lambda: small_net("stgcn"), (2, 5, 2)),

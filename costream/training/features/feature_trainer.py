@@ -24,6 +24,7 @@ from costream.models.compatibility import input_width
 from costream.models.oad.cooadtr import TokenClassifier
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
+from costream.models.oad.testra import TeSTra
 from costream.models.random_init import random_model
 from costream.models.spec import MODELS, model_spec
 from costream.sources.features.feature_arrays import split_video
@@ -67,7 +68,7 @@ log = logging.getLogger("costream")
 
 CHANCE = "chance"  # mAP of scores that say nothing: the share of a class
 _DEPTHS = {"cooadtr-b2": 2}  # of names of weights, where it is not that of the architecture
-_NETWORKS = (TokenClassifier, OadTR, MiniRoad)
+_NETWORKS = (TokenClassifier, OadTR, MiniRoad, TeSTra)
 
 
 def feature_base(settings: TrainSettings) -> Weights | None:

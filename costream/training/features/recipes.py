@@ -9,6 +9,8 @@
 - MiniROAD (An et al., ICCV 2023, section 3.3 and released code): a window at every fourth row, with
   zeros before the recording; cross entropy of the newest row only, so that training resembles long
   streams; AdamW.
+- TeSTra (Zhao and Krähenbühl, ECCV 2022, released settings): the window and the rows that its
+  memory remembers best; Adam. Its authors label all rows of a window, here only the newest is.
 
 Trained step by step, streams of twice the window are labelled at every step whose window is full.
 """
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.oad.miniroad import MiniRoad
+from costream.models.oad.testra import TeSTra
 from costream.nn.long_memory import LongMemory
 from costream.training.optim import Schedule
 
@@ -70,6 +73,17 @@ def recipe_of(network: nn.Module) -> Recipe:
             clip=None,
             ignores=False,
             unit=True,
+        )
+    if isinstance(network, TeSTra):
+        return Recipe(
+            *(network.window + network.horizon, 4),
+            padded=True,
+            batch=16,
+            epochs=25,
+            rate=7e-5,
+            drop=1.0,
+            decay=5e-5,
+            clip=None,
         )
     memory = getattr(network, "memory", None)
     before = memory.horizon if isinstance(memory, LongMemory) else 0

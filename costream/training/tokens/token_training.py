@@ -15,6 +15,7 @@ from costream.labels.recording import UNSCORED
 from costream.models.oad.cooadtr import OadOutput, TokenClassifier
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.oadtr import OadTR
+from costream.models.oad.testra import TeSTra
 from costream.nn.encoder import Encoder
 from costream.nn.nystrom.encoder import NystromEncoder
 from costream.training.early_stopping import LOSS
@@ -36,12 +37,12 @@ _AT_ONCE = 512  # steps of a stream in one call of the network
 
 def classifies_tokens(network: nn.Module) -> bool:
     """Return whether a network classifies each token of a stream, as training here requires."""
-    return isinstance(network, (TokenClassifier, OadTR, MiniRoad))
+    return isinstance(network, (TokenClassifier, OadTR, MiniRoad, TeSTra))
 
 
 def slides(network: nn.Module) -> bool:
     """Return whether each step has a separate window in training, which makes steps expensive."""
-    if isinstance(network, OadTR):
+    if isinstance(network, OadTR | TeSTra):
         return True
     encoder = getattr(network, "encoder", None)
     return isinstance(encoder, (Encoder, NystromEncoder)) and encoder.depth > 1

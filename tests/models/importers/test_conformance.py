@@ -27,7 +27,15 @@ from costream.weights_io.import_settings import KEYS
 from costream.weights_io.importer import IMPORTERS
 from kit import foreign_sound
 from kit.action_nets import small_vivit
-from kit.foreign_actions import DIALECTS, MiniRoadModules, classifier, encoder, oadtr
+from kit.foreign_actions import (
+    DIALECTS,
+    TESTRA_SETTINGS,
+    MiniRoadModules,
+    classifier,
+    drawn_testra,
+    encoder,
+    oadtr,
+)
 from kit.foreign_eventful import in_detectron2, in_tadaconv, rf_detr, small_vitdet, yolos
 from kit.foreign_objects import NanoDetModules
 from kit.foreign_pictures import efficientnet_lite
@@ -78,6 +86,13 @@ CASES = {
     ),
     "miniroad": Case(
         lambda: MiniRoadModules().state_dict(), "gru.bias_hh_l0", {}, 22, published=FOUR_HZ
+    ),
+    "testra": Case(
+        drawn_testra,
+        "dec_modules.layers.1.norm3.bias",
+        TESTRA_SETTINGS,
+        22,
+        published=FOUR_HZ,
     ),
     **{
         f"cooadtr, {dialect} of {depth}": Case(
