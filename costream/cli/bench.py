@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -20,6 +21,7 @@ from costream.core.errors import UsageError
 from costream.models.spec import model_benches
 from costream.options.values import seconds
 from costream.sinks.atomic import write_file
+from costream.sources.uris import sniff
 
 if TYPE_CHECKING:
     from costream.core.tables import Table
@@ -216,8 +218,6 @@ def stream(
     file: str, duration: float | None, rounds: int, threads: int, as_json: bool, **loading: Any
 ) -> None:
     """Compare a run over a video with decoding and resizing alone, and with runs in Python."""
-    from costream.sources.uris import sniff
-
     sniff(file)  # reports a wrong name before torch is imported
     from costream.bench.stream import frames_table, stream_table
     from costream.models.catalogue import load_model
@@ -339,7 +339,6 @@ def budget(
 ) -> None:
     """Show how well a budget is kept: FILE is paused, then played, then played on a busy core."""
     from costream.options.budget import Budget
-    from costream.sources.uris import sniff
 
     limit = Budget.parse(text)
     if png is not None and find_spec("matplotlib") is None:
@@ -362,6 +361,130 @@ def budget(
     show([budget_table(trace, limit, target, f"budget: {file}, {loaded.info.card.name}")], as_json)
     if png is not None:
         write_file(Path(png), draw(trace, limit, target))
+
+
+@command.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...", shell_complete=file_names)
+@click.option(
+    "-m",
+    "--model",
+    "models",
+    multiple=True,
+    default=("nanodet", "rf-detr-nano"),
+    show_default=True,
+    metavar="NAME|FILE",
+    shell_complete=model_names,
+    help="Detector: NanoDet, RF-DETR, YOLOS or ViTDet. Repeatable.",
+)
+@click.option(
+    "--tokens",
+    default="25%",
+    show_default=True,
+    metavar="SHARE",
+    help="Tokens that gates compute, of RF-DETR, YOLOS and ViTDet.",
+)
+@click.option(
+    "--original",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Published checkpoint of RF-DETR (.pth), in costream and in the package rfdetr.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0.1, 60),
+    default=5.0,
+    show_default=True,
+    metavar="HZ",
+    help="Pictures a second of the film.",
+)
+@option(
+    "--duration",
+    parse=seconds,
+    envvar=None,
+    metavar="TIME",
+    help="Part of each film to use.  [default: 10s]",
+)
+@json_option
+def objects(
+    files: tuple[str, ...],
+    models: tuple[str, ...],
+    tokens: str,
+    original: Path | None,
+    rate: float,
+    duration: float | None,
+    as_json: bool,
+) -> None:
+    """Compare gated detectors with the same networks in full, ONNX Runtime and rfdetr.
+
+    For each way: processor time of a picture, operations, and how far its boxes are those of the
+    network in full. Without FILE, the shipped films. What is not installed is left out; without its
+    weights, RF-DETR is timed with random ones.
+
+    \b
+    costream bench objects
+    costream bench objects street.mp4 -m rf-detr-nano --original rf-detr-nano.pth --duration 1min
+    """
+    from costream.weights_io.store import samples_folder
+
+    if not re.fullmatch(r"[1-9]\d?%|100%", tokens):
+        raise UsageError(f"{tokens!r} is not a share", where="--tokens", hint="write 25%")
+    films = files or tuple(str(samples_folder() / name) for name in ("room.mp4", "corridor.mp4"))
+    for film in films:
+        sniff(film)  # reports a wrong name before torch is imported
+    from costream.bench.detectors import Films, objects_table
+
+    show([objects_table(Films(films, rate, duration or 10.0), models, tokens, original)], as_json)
+
+
+@command.command()
+@click.argument("file", metavar="INPUT", shell_complete=file_names)
+@click.option(
+    "--labels",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Ground truth, in any format that 'evaluate' reads.",
+)
+@_model("cooadtr")
+@click.option(
+    "--window",
+    type=click.FloatRange(0, min_open=True),
+    default=16.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Length of the window.",
+)
+@click.option(
+    "--stride",
+    "strides",
+    type=click.FloatRange(0, min_open=True),
+    multiple=True,
+    default=(16.0, 4.0, 1.0),
+    show_default=True,
+    metavar="SECONDS",
+    help="Time from one window to the next. Repeatable.",
+)
+@click.option("--rounds", type=_SIZE, default=3, show_default=True, help=_REPETITIONS)
+@json_option
+def latency(
+    file: str,
+    labels: Path | None,
+    model: str,
+    window: float,
+    strides: tuple[float, ...],
+    rounds: int,
+    as_json: bool,
+) -> None:
+    """Compare labels step by step with a sliding window: time from an act's start to its label.
+
+    The window is what hosted services classify: the last 16 s at each stride. Both ways have the
+    same network. INPUT is a recording or a folder of them; for labels see 'costream help evaluate'.
+
+    \b
+    costream bench latency samples/room.mp4 --labels samples/room.json
+    """
+    from costream.bench.latency import latency_table
+
+    show([latency_table(Path(file), labels, model, strides, window, rounds)], as_json)
 
 
 @command.command()
@@ -411,8 +534,6 @@ def zoo(
     costream models init miniroad --frontend cooadtr -o try.safetensors
     costream bench zoo clip.mp4 --weights try.safetensors
     """
-    from costream.sources.uris import sniff
-
     if png is not None and not Path(png).absolute().parent.is_dir():
         raise UsageError("there is no such folder", where=Path(png).parent)
     sniff(file)  # reports a wrong name before torch is imported

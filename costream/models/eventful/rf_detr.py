@@ -194,11 +194,14 @@ class RfDetr(CategoryDetector):
     def detect(
         self, view: WindowedView, size: Size, operations: Operations | None = None
     ) -> list[Detections]:
-        """Return the objects for encoded patches, in pixels of pictures of this ``size``.
+        """Return the objects for encoded patches, in pixels of pictures of this ``size``."""
+        return self.objects(*self.predict(view, operations), size)
+
+    def objects(self, logits: Tensor, boxes: Tensor, size: Size) -> list[Detections]:
+        """Return the objects of ``predict``, in pixels of pictures of this ``size``.
 
         A query may find several classes; the best detections are kept, as many as queries.
         """
-        logits, boxes = self.predict(view, operations)
         probabilities, found = logits.sigmoid()[..., self.categories], []
         for rows, places in zip(probabilities, corners_of(boxes, *size), strict=True):
             scores, order = rows.flatten().topk(len(places))
