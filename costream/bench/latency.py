@@ -33,7 +33,7 @@ COLUMNS = (
 )
 
 
-class Answer(NamedTuple):
+class TimedLabel(NamedTuple):
     """The best label of a step: the time that it is of, and when it was known, seconds."""
 
     about_s: float
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     label: str
 
 
-Answers: TypeAlias = tuple[list[Answer], float]  # and the processor time that they took, seconds
+Timed: TypeAlias = tuple[list[TimedLabel], float]  # and the processor time that they took, seconds
 
 
 class Film(NamedTuple):
@@ -82,7 +82,7 @@ def latency_table(
     if not any(film.acts for film in films):
         raise UsageError(f"no label is one of {card.name}", where=labels or data)
     ways = ["step by step", *(f"window of {window_s:g} s every {s:g} s" for s in strides)]
-    found: list[list[tuple[Film, Answers]]] = [[] for _ in ways]
+    found: list[list[tuple[Film, Timed]]] = [[] for _ in ways]
     with quiet_torch(1):
         for film in films:
             for _ in range(rounds):
@@ -127,17 +127,17 @@ def _film(recording: Recording, model: Model) -> Film:
     return Film(replace(recording, labels=kept, whole=whole), ticks, acts)
 
 
-def _best(model: Model, tick: Tick, result: StepResult, known_s: float) -> list[Answer]:
+def _best(model: Model, tick: Tick, result: StepResult, known_s: float) -> list[TimedLabel]:
     """Return the best label of a step, or nothing at steps without an output."""
     if result.probabilities is None:
         return []
     card = model.info.card
     label = card.labels[int(result.probabilities[0].argmax())]
-    return [Answer(tick.time_s - card.delay_s, known_s, label)]
+    return [TimedLabel(tick.time_s - card.delay_s, known_s, label)]
 
 
-def _step_by_step(model: Model, film: Film) -> Answers:
-    state, answers, total_s = model.init_state(1), list[Answer](), 0.0
+def _step_by_step(model: Model, film: Film) -> Timed:
+    state, answers, total_s = model.init_state(1), list[TimedLabel](), 0.0
     for tick in film.ticks:
         began = time.process_time()
         result = model.step([tick.item], state)
@@ -147,8 +147,8 @@ def _step_by_step(model: Model, film: Film) -> Answers:
     return answers, total_s
 
 
-def _windows(model: Model, film: Film, stride_s: float, window_s: float) -> Answers:
-    answers, total_s, start_s = list[Answer](), 0.0, film.ticks[0].time_s
+def _windows(model: Model, film: Film, stride_s: float, window_s: float) -> Timed:
+    answers, total_s, start_s = list[TimedLabel](), 0.0, film.ticks[0].time_s
     step_s = 1 / model.info.card.rate_hz
     times = [tick.time_s - start_s + step_s for tick in film.ticks]  # when each has been seen
     for number in range(1, int(times[-1] / stride_s + 1e-9) + 1):
@@ -166,7 +166,7 @@ def _windows(model: Model, film: Film, stride_s: float, window_s: float) -> Answ
     return answers, total_s
 
 
-def _row(way: str, model: Model, runs: Sequence[tuple[Film, Answers]]) -> tuple[Cell, ...]:
+def _row(way: str, model: Model, runs: Sequence[tuple[Film, Timed]]) -> tuple[Cell, ...]:
     """Return name, acts, the share that is labelled, times to the label, and the cost."""
     delays: list[float | None] = []
     right: list[bool] = []
@@ -188,7 +188,7 @@ def _row(way: str, model: Model, runs: Sequence[tuple[Film, Answers]]) -> tuple[
     )
 
 
-def _delay(act: Label, answers: Sequence[Answer]) -> float | None:
+def _delay(act: Label, answers: Sequence[TimedLabel]) -> float | None:
     """Return the seconds from the start of an act to its first right label; None: there is none."""
     end_s = math.inf if act.end_s is None else act.end_s
     known = (
@@ -199,7 +199,7 @@ def _delay(act: Label, answers: Sequence[Answer]) -> float | None:
     return min((known_s - act.start_s for known_s in known), default=None)
 
 
-def _right_at_the_time(film: Film, answers: Sequence[Answer], model: Model) -> list[bool]:
+def _right_at_the_time(film: Film, answers: Sequence[TimedLabel], model: Model) -> list[bool]:
     """Return for each step with a true label whether the newest label that is known is right.
 
     Before the first label, nothing is known, which is wrong.
