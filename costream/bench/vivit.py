@@ -127,7 +127,8 @@ def action_ops_table() -> Table:
         f"ViViT-B, factorised encoder; {VIEWS} views per video of {STEPS} tubelets each, the first",
         "computed in full. As in the paper, additions count like multiply-accumulates, and tubelet",
         "embedding is not counted. Tokens: of 401 (20 x 20 and the class token) and of 197.",
-        "Recounted: by costream, by the paper's rule; it prints 5.49 for 280 tokens.",
+        "Recounted: by costream, by the paper's rule; its 19 numbers are these, with fewer digits:",
+        "5.49 for 280 tokens, for example.",
         "costream: the default, exact attention.",
     )
     title = "Operations of ViViT-B with token gates, in trillions per video"

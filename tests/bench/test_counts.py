@@ -14,6 +14,7 @@ from costream.bench import eventful_counts as eventful
 from costream.bench import nystrom_counts as nystrom
 from costream.bench import skeleton_counts as skeleton
 from costream.bench import video_counts as video
+from costream.bench.video_baselines import BASELINES, Baseline
 from costream.bench.video_counts import build_net
 from costream.core.tables import Table
 from costream.models.eventful.backbone import ViTDetBackbone
@@ -32,9 +33,9 @@ VIDEO_NETWORKS = [
     for name in (
         c.name,
         f"co{c.name}",
-        *(f"co{c.name}, mean of {pool}" for pool in video.POOLS),
+        *(f"co{c.name}, mean of {p}" for p, n in zip(video.POOLS, c.pools, strict=True) if n),
     )
-]
+] + [one.name for one in BASELINES]
 
 
 @pytest.mark.long
@@ -61,9 +62,20 @@ def test_a_table_has_every_network(
         rows = {row[0]: row for row in table.rows}
         for name, (field, _, delay) in EXTENDED.items():
             assert rows[f"co{name}, mean of 64"][5:7] == (field, delay)
+        for name, row in rows.items():
+            if "mean of" in name:
+                assert row[1] == pytest.approx(row[2], abs=0.003)  # of 166 to 1,246
     if make is skeleton.skeleton_ops_table:
         assert [row[2] for row in table.rows] == [count.published for count in skeleton.COUNTS]
         assert all((row[-1] is None) == (not row[0].startswith("Co")) for row in table.rows)
+
+
+@pytest.mark.parametrize("one", BASELINES, ids=lambda one: one.name)
+def test_baselines_of_3d_networks_cost_what_the_thesis_prints(one: Baseline) -> None:
+    made = one.count()
+    assert made.macs / 1e6 == pytest.approx(one.published, rel=4e-4)
+    if one.parameters is not None:
+        assert round(made.parameters / 1e6, 2) == one.parameters
 
 
 @pytest.mark.long
