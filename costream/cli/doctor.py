@@ -193,12 +193,15 @@ def _devices() -> list[Finding]:
         import torch
     except Exception:  # reported above
         return []
+    from costream.models.devices import convolution_library
+
     cuda = torch.cuda.is_available()
     names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
     findings = [
         Finding("cpu", True, f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads"),
         Finding("cuda", cuda or None, ", ".join(names) or "none; everything runs on the CPU"),
     ]
+    findings.append(Finding("convolutions", True, convolution_library()))
     energy = EnergyMeter()
     hint = READABLE if "powercap" in energy.missing else ""
     detail = ", ".join(energy.parts) or f"not measured: {energy.missing}"

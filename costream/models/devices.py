@@ -7,6 +7,7 @@ from collections.abc import Collection
 import torch
 
 from costream.core.errors import ModelError
+from costream.nn import fused
 
 DTYPES = {
     "float32": torch.float32,
@@ -25,6 +26,11 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
     elif device.type == "mps":
         torch.mps.synchronize()
+
+
+def convolution_library() -> str:
+    """Return what computes convolutions with their activation, for ``costream doctor``."""
+    return "oneDNN, packed weights" if fused.available() else "torch.conv2d, not packed"
 
 
 def find_dtype(name: str, allowed: Collection[str] = DTYPES) -> torch.dtype:

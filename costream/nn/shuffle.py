@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.eventful.counts import Operations
+from costream.nn.fused import IDENTITY, FusedActivation, convolve, leaky_relu
 
 _FIRST = 24  # channels before the first stage, at stride 4
 SLOPE = 0.1  # of the leaky ReLUs, as in NanoDet
+LEAKY = leaky_relu(SLOPE)
 
 
 class ShuffleBackbone(nn.Module):
@@ -40,7 +42,7 @@ class ShuffleBackbone(nn.Module):
     def stage_maps(self, pictures: Tensor, operations: Operations | None = None) -> list[Tensor]:
         """Return the maps [B, C, h, w] after each stage for images [B, 3, H, W]."""
         x = pictures.contiguous(memory_format=torch.channels_last)
-        x = F.max_pool2d(leaky(convolved(self.first, x, operations)), 3, 2, 1)
+        x = F.max_pool2d(convolved(self.first, x, operations, LEAKY), 3, 2, 1)
         maps = []
         for units in self.stages:
             for unit in cast(nn.ModuleList, units):
@@ -77,11 +79,12 @@ class ShuffleUnit(nn.Module):
         """Return the map [B, out, h, w] for a map [B, in, H, W]."""
         if self.halve:
             kept = convolved(self.side_depth, x, operations)
-            kept = leaky(convolved(self.side, kept, operations))
+            kept = convolved(self.side, kept, operations, LEAKY)
         else:
             kept, x = x.chunk(2, 1)
-        x = convolved(self.depth, leaky(convolved(self.reduce, x, operations)), operations)
-        x = leaky(convolved(self.expand, x, operations))
+        x = convolved(self.reduce, x, operations, LEAKY)
+        x = convolved(self.depth, x, operations)
+        x = convolved(self.expand, x, operations, LEAKY)
         return F.channel_shuffle(torch.cat([kept, x], 1), 2)  # channels of the halves in turn
 
     def in_order(self) -> Iterator[nn.Conv2d]:
@@ -97,14 +100,14 @@ def depthwise(channels: int, size: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(channels, channels, size, stride, size // 2, groups=channels)
 
 
-def convolved(layer: nn.Module, x: Tensor, operations: Operations | None) -> Tensor:
-    """Return a convolution's output; its operations are counted."""
-    y: Tensor = layer(x)
+def convolved(
+    layer: nn.Module,
+    x: Tensor,
+    operations: Operations | None,
+    activation: FusedActivation = IDENTITY,
+) -> Tensor:
+    """Return a convolution's output, activated; its operations are counted."""
+    y = convolve(cast(nn.Conv2d, layer), x, activation)
     if operations is not None:
         operations.count_linear(y[:, 0].numel(), cast(nn.Conv2d, layer))
     return y
-
-
-def leaky(x: Tensor) -> Tensor:
-    """Return a leaky ReLU, computed in place."""
-    return F.leaky_relu(x, SLOPE, inplace=True)

@@ -25,6 +25,7 @@ from costream.models.audio.mel import LogMel, LogMelState, SpectrumFrontend, Spe
 from costream.models.audio.windows import SpectrogramWindows, SpectrogramWindowState
 from costream.models.frontend import frontend
 from costream.models.spec import register_model
+from costream.nn.fused import HARD_SWISH, RELU, convolve
 from costream.nn.state import State, zeros
 from costream.weights_io.card import Timeline
 from costream.weights_io.foreign import ForeignCheckpoint
@@ -212,10 +213,10 @@ class EfficientAt(SpectrogramWindows):
 
     def features(self, frames: Tensor) -> Tensor:
         """Return the features [N, E] of windows [N, T, 128] of any T, the means over their maps."""
-        x = F.hardswish(self.stem(frames[:, None]))
+        x = convolve(self.stem, frames[:, None], HARD_SWISH)
         for block in self.blocks:
             x = block(x)
-        return F.hardswish(self.last(x)).mean((2, 3))
+        return convolve(self.last, x, HARD_SWISH).mean((2, 3))
 
     def classify(self, features: Tensor) -> Tensor:
         """Return the logits [N, K] of features [N, E]."""
@@ -347,12 +348,13 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, O, T', F'] for maps [N, I, T, F]."""
-        y = x if self.expand is None else self._activate(self.expand(x))
-        y = self._activate(self.depthwise(y))
+        kind = HARD_SWISH if self.hard else RELU
+        y = x if self.expand is None else convolve(self.expand, x, kind)
+        y = convolve(self.depthwise, y, kind)
         if self.squeeze is not None and self.excite is not None:
             gate = torch.sigmoid(self.excite(F.relu(self.squeeze(y.mean((2, 3))))))
             y = y * gate[:, :, None, None]
-        y = cast(Tensor, self.project(y))
+        y = convolve(self.project, y)
         return y.add_(x) if self.residual else y
 
     def count_macs(self, size: tuple[int, int]) -> tuple[int, tuple[int, int]]:
@@ -365,9 +367,6 @@ class _Block(nn.Module):
         if self.squeeze is not None:
             total += 2 * self.squeeze.weight.numel()
         return total, size
-
-    def _activate(self, x: Tensor) -> Tensor:
-        return F.hardswish(x, inplace=True) if self.hard else F.relu_(x)
 
 
 TIMELINE = Timeline(threshold=0.3, min_length_s=0.4, min_gap_s=0.5)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from costream.nn.eventful.counts import Operations
 from costream.nn.maps import ChannelNorm
-from costream.nn.shuffle import ShuffleBackbone, convolved, depthwise, leaky
+from costream.nn.shuffle import LEAKY, ShuffleBackbone, convolved, depthwise
 
 _STAGES = 3  # their maps have strides 8, 16 and 32
 
@@ -84,7 +84,7 @@ class GhostExchange(nn.Module):
     def reduced(self, maps: Sequence[Tensor], operations: Operations | None = None) -> list[Tensor]:
         """Return the maps [B, width, h, w] that are exchanged, each of one stage alone."""
         return [
-            leaky(convolved(layer, x, operations))
+            convolved(layer, x, operations, LEAKY)
             for layer, x in zip(self.reduce, maps, strict=True)
         ]
 
@@ -100,8 +100,8 @@ class GhostExchange(nn.Module):
             found.append(block(torch.cat([large, x], 1), operations))
         out = [found.pop()]
         for block, halve, halved in zip(self.coarser, self.halve, self.halved, strict=True):
-            small = leaky(convolved(halve, out[-1], operations))
-            small = leaky(convolved(halved, small, operations))
+            small = convolved(halve, out[-1], operations, LEAKY)
+            small = convolved(halved, small, operations, LEAKY)
             out.append(block(torch.cat([small, found.pop()], 1), operations))
         return out
 
@@ -132,8 +132,8 @@ class GhostBlock(nn.Module):
 
     def forward(self, x: Tensor, operations: Operations | None = None) -> Tensor:
         """Return the map [B, out, h, w] for a map [B, in, h, w]."""
-        y = leaky(convolved(self.first, x, operations))
-        y = torch.cat([y, leaky(convolved(self.first_ghost, y, operations))], 1)
+        y = convolved(self.first, x, operations, LEAKY)
+        y = torch.cat([y, convolved(self.first_ghost, y, operations, LEAKY)], 1)
         y = convolved(self.second, y, operations)
         y = torch.cat([y, convolved(self.second_ghost, y, operations)], 1)
         return y + convolved(self.side, convolved(self.side_depth, x, operations), operations)

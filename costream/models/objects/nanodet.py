@@ -23,7 +23,7 @@ from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import GhostExchange
 from costream.models.spec import register_model
 from costream.nn.eventful.counts import Operations
-from costream.nn.shuffle import ShuffleBackbone, convolved, depthwise, leaky
+from costream.nn.shuffle import LEAKY, ShuffleBackbone, convolved, depthwise
 from costream.nn.suppression import suppress
 from costream.weights_io.card import Timeline
 from costream.weights_io.foreign import ForeignCheckpoint
@@ -196,7 +196,7 @@ def _separable(width: int, stride: int = 1) -> list[nn.Conv2d]:
 
 def _activated(layers: Any, x: Tensor, operations: Operations | None) -> Tensor:
     for layer in layers:
-        x = leaky(convolved(layer, x, operations))
+        x = convolved(layer, x, operations, LEAKY)
     return x
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from costream.core.errors import ModelError
 from costream.core.records import POSE_ESTIMATION
 from costream.models.spec import register_model
+from costream.nn.fused import RELU6, convolve
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
 from costream.weights_io.importer import importer
@@ -78,12 +79,14 @@ class BlazePose(nn.Module):
 
     def forward(self, crops: Tensor) -> Landmarks:
         """Return the landmarks in crops [B, 3, 256, 256], red, green, blue from 0 to 1."""
-        x = _bounded(self.stem(crops.contiguous(memory_format=torch.channels_last)))
-        x = self.first[1](_bounded(self.first[0](x)))
+        x = crops.contiguous(memory_format=torch.channels_last)
+        x = convolve(self.stem, x, RELU6)
+        first, project = cast("list[nn.Conv2d]", list(self.first))
+        x = convolve(project, convolve(first, x, RELU6))
         for block in self.blocks:
             x = block(x)
-        for layer in self.last:
-            x = _bounded(layer(x))
+        for layer in cast("list[nn.Conv2d]", list(self.last)):
+            x = convolve(layer, x, RELU6)
         for unit in self.units:
             x = unit(x)
         points = torch.unflatten(self.places(x).flatten(1), 1, (POINTS, 5))
@@ -126,7 +129,8 @@ class InvertedResidual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the map [B, out, h, w] for a map [B, in, H, W]."""
-        y: Tensor = self.project(_bounded(self.depth(_bounded(self.expand(x)))))
+        y = convolve(self.depth, convolve(self.expand, x, RELU6), RELU6)
+        y = convolve(self.project, y)
         return y.add_(x) if self.skips else y
 
 
@@ -141,17 +145,11 @@ class ResidualUnit(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the map [B, C, h, w] for a map [B, C, H, W]."""
         if self.depth.stride[0] == 2:  # the side below and to the right is padded
-            return _bounded(F.max_pool2d(x, 2) + self._branch(F.pad(x, (0, 1, 0, 1))))
-        return _bounded(x + self._branch(x))
-
-    def _branch(self, x: Tensor) -> Tensor:
-        out: Tensor = self.point(_bounded(self.depth(x)))
-        return out
-
-
-def _bounded(x: Tensor) -> Tensor:
-    """Return a ReLU6, computed in place."""
-    return F.relu6(x, inplace=True)
+            y = convolve(self.depth, x, RELU6, (0, 1, 0, 1))
+            x = F.max_pool2d(x, 2)
+        else:
+            y = convolve(self.depth, x, RELU6)
+        return F.relu6(convolve(self.point, y).add_(x), inplace=True)
 
 
 def _depthwise(channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:

@@ -26,6 +26,7 @@ from costream.core.errors import ModelError
 from costream.core.records import IMAGE_CLASSIFICATION
 from costream.models.frontend import frontend
 from costream.models.oad.tdn import check_image
+from costream.nn.fused import RELU6, convolve
 from costream.nn.state import State, zeros
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
@@ -131,10 +132,9 @@ class EfficientNetLite(nn.Module):
         """Return the features [N, 1280] of pictures [N, 3, S, S] from 0 to 255, of any side."""
         x = (pictures.to(self.stem.weight.dtype) - _CENTRE) / _SCALE
         x = _same(self.stem, x.contiguous(memory_format=torch.channels_last))
-        x = F.relu6(x, inplace=True)
         for block in self.blocks:
             x = block(x)
-        return F.relu6(self.last(x), inplace=True).mean((2, 3))
+        return convolve(self.last, x, RELU6).mean((2, 3))
 
     def forward(self, clips: Tensor) -> Tensor:
         """Return the tokens [B, T, 1280] of clips, uint8 [B, T, 3, size, size]."""
@@ -195,18 +195,19 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return maps [N, O, H', W'] of maps [N, I, H, W]."""
-        y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
-        y = self.project(F.relu6(_same(self.depthwise, y), inplace=True))
-        return y.add_(x) if self.residual else cast(Tensor, y)
+        y = x if self.expand is None else convolve(self.expand, x, RELU6)
+        y = convolve(self.project, _same(self.depthwise, y))
+        return y.add_(x) if self.residual else y
 
 
 def _same(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """Return a convolution with TensorFlow's padding, which is less before than behind."""
+    """Return a convolution, activated, with TensorFlow's padding: less before than behind."""
     kernel, stride = layer.kernel_size[0], layer.stride[0]
-    if stride > 1:
-        missing = [max(0, (-(-n // stride) - 1) * stride + kernel - n) for n in x.shape[:1:-1]]
-        x = F.pad(x, [p for m in missing for p in (m // 2, m - m // 2)])
-    return cast(Tensor, layer(x))
+    if stride == 1:
+        return convolve(layer, x, RELU6)
+    across, down = (max(0, (-(-n // stride) - 1) * stride + kernel - n) for n in x.shape[:1:-1])
+    pads = (across // 2, across - across // 2, down // 2, down - down // 2)
+    return convolve(layer, x, RELU6, pads)
 
 
 def _macs(layer: nn.Conv2d, side: int) -> tuple[int, int]:

@@ -1,0 +1,146 @@
+"""Convolutions with bias and activation in one operation, for inference on a CPU.
+
+``torch.conv2d`` reorders its weights in every call, and the activation is another pass over the
+output. With oneDNN's operators, those of PyTorch's compiler, weights are reordered once and the
+activation is part of the convolution. Pointwise convolutions with a small output are products of
+matrices, which start faster. Elsewhere (gradients, other types, devices and processors) the layer
+and its activation are called, which is also the readable form.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import NamedTuple, TypeAlias, cast
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from costream.nn import fast
+
+Pads: TypeAlias = tuple[int, int, int, int]  # zeros to the left, to the right, above and below
+
+# Numbers of an output up to which bias and activation find it in the processor's cache.
+_CACHED = 1 << 18
+_forms: WeakKeyDictionary[nn.Conv2d, _Form] = WeakKeyDictionary()
+
+
+class FusedActivation(NamedTuple):
+    """An activation: its name in oneDNN and its constants there, and a function in place."""
+
+    name: str
+    constants: list[float]
+    apply: Callable[[Tensor], Tensor]
+
+
+IDENTITY = FusedActivation("none", [], lambda x: x)
+RELU = FusedActivation("relu", [], torch.relu_)
+RELU6 = FusedActivation("hardtanh", [0.0, 6.0], lambda x: F.relu6(x, inplace=True))
+HARD_SWISH = FusedActivation("hardswish", [], lambda x: F.hardswish(x, inplace=True))
+
+
+def leaky_relu(slope: float) -> FusedActivation:
+    """Return the leaky ReLU with this slope below zero."""
+    return FusedActivation("leaky_relu", [slope], lambda x: F.leaky_relu(x, slope, inplace=True))
+
+
+def convolve(
+    layer: nn.Conv2d, x: Tensor, activation: FusedActivation = IDENTITY, pads: Pads | None = None
+) -> Tensor:
+    """Return the activated output [B, O, h', w'] of a convolution for maps [B, C, h, w].
+
+    Maps whose channels are innermost in memory need no copy. ``pads``: zeros around the maps in
+    place of the layer's padding, which is 0 then; not more to the left than to the right, and not
+    more above than below.
+    """
+    if not _applies(layer, x):
+        return activation.apply(layer(x if pads is None else F.pad(x, pads)))
+    form = _forms.get(layer)
+    if form is None or form.source != _source(layer, pads):
+        form = _forms[layer] = _Form(layer, pads)
+    return form(x, activation)
+
+
+@cache
+def available() -> bool:
+    """Return whether this PyTorch has the operators of oneDNN on a processor it is made for."""
+    return (
+        platform.machine().lower() in ("x86_64", "amd64")
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+        and hasattr(torch.ops.mkldnn, "_reorder_convolution_weight")
+    )
+
+
+def _applies(layer: nn.Conv2d, x: Tensor) -> bool:
+    return (
+        not torch.is_grad_enabled()
+        and type(x) is Tensor  # not a symbol of a traced network
+        and type(layer) is nn.Conv2d  # without adapter
+        and not layer._forward_hooks
+        and fast.enabled()
+        and fast.compiles(x)
+        and available()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    )
+
+
+class _Form:
+    """The weights of a layer in the order of oneDNN, and as a matrix if the layer is pointwise."""
+
+    def __init__(self, layer: nn.Conv2d, pads: Pads | None) -> None:
+        self.source = _source(layer, pads)
+        # They are kept, so that no other tensor gets their addresses, which are part of the source.
+        self._weight = layer.weight.detach()
+        self._bias = None if layer.bias is None else layer.bias.detach()
+        padding, kernel = [*cast("tuple[int, int]", layer.padding)], self._weight
+        if pads is not None:
+            left, right, top, bottom = pads
+            # The operator pads both sides alike, so zeros of the kernel fall on what is too much.
+            padding, kernel = [bottom, right], F.pad(kernel, (right - left, 0, bottom - top, 0))
+        self._arguments = padding, [*layer.stride], [*layer.dilation], layer.groups
+        self._kernel = kernel
+        simple = (layer.kernel_size, layer.stride, padding, layer.groups)
+        pointwise = simple == ((1, 1), (1, 1), [0, 0], 1)
+        self._matrix = self._weight[:, :, 0, 0].t().contiguous() if pointwise else None
+        self._biases: dict[int, Tensor] = {}  # of a row of a map, by its width
+
+    def __call__(self, x: Tensor, activation: FusedActivation) -> Tensor:
+        """Return the activated output for maps."""
+        count, _, height, width = x.shape
+        if self._matrix is None or count * height * width * len(self._weight) > _CACHED:
+            name, constants, _ = activation
+            out: Tensor = torch.ops.mkldnn._convolution_pointwise(
+                x, self._packed, self._bias, *self._arguments, name, constants, ""
+            )
+            return out
+        return activation.apply(self._multiplied(x, self._matrix))
+
+    @cached_property
+    def _packed(self) -> Tensor:
+        pack = torch.ops.mkldnn._reorder_convolution_weight
+        return cast(Tensor, pack(self._kernel, *self._arguments))
+
+    def _multiplied(self, x: Tensor, matrix: Tensor) -> Tensor:
+        count, channels, height, width = x.shape
+        out = torch.mm(x.permute(0, 2, 3, 1).reshape(-1, channels), matrix)
+        if self._bias is not None:
+            bias = self._biases.get(width)
+            if bias is None:  # adding rows of maps takes less time than adding few channels
+                bias = self._biases[width] = self._bias.repeat(width)
+            out.view(-1, len(bias)).add_(bias)
+        return out.view(count, height, width, -1).permute(0, 3, 1, 2)
+
+
+def _source(layer: nn.Conv2d, pads: Pads | None) -> tuple[object, ...]:
+    """Return what a form is made of; changes through ``.data`` in place are not noticed."""
+    return (pads, *[_version(t) for t in layer._parameters.values()])
+
+
+def _version(tensor: Tensor | None) -> tuple[int, int] | None:
+    if tensor is None:
+        return None
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
