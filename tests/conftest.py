@@ -34,7 +34,7 @@ def _subnormal_numbers() -> Iterator[None]:
 
 # Files that take long, with few tests. Side by side with others they had better begin first.
 LONG = (
-    *("tests/cli/test_watch.py", "tests/cli/test_batch_ray.py", "tests/cli/test_batch.py"),
+    *("tests/cli/test_watch.py", "tests/cli/test_ray.py", "tests/cli/test_batch.py"),
     *("tests/cli/", "tests/training/", "tests/recipes/", "tests/report/", "tests/runtime/"),
     "tests/samples/",
 )

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from costream.api.keywords import make_options
@@ -18,10 +19,10 @@ from costream.options.options import Options
 from costream.runtime.model_loading import kind_of_feeds
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
-from costream.runtime.watch.command import status_exports
+from costream.runtime.watch.command import status_exports, watch_run
 from costream.runtime.watch.feed_list import read_feeds
 from costream.runtime.watch.outputs import file_sinks
-from costream.runtime.watch.watch_run import WatchRun, WatchView
+from costream.runtime.watch.watch_run import WatchView
 from costream.sinks.base import Sink
 
 # A URL, the number of a camera, "mic", a TOML list of feeds, a file with realtime=True.
@@ -87,7 +88,7 @@ class FeedRecords(RecordIterator[FeedRecord]):
             exports: list[WatchView] = status_exports(options)
             for view in exports:
                 stack.callback(view.close)
-            self._run = WatchRun(
+            self._run = watch_run(
                 options,
                 read_feeds(options),
                 model.network,
@@ -149,6 +150,11 @@ def watch(
     if not names:
         raise UsageError("there is no feed to watch", where="feeds")
     chosen = make_options("watch", options, sources=names)
+    if chosen.engine == "ray" and isinstance(model, LoadedModel):
+        what = "the workers of a cluster load the model: its name or file, not a loaded one"
+        raise UsageError(what, where="model")
+    if not isinstance(model, LoadedModel):
+        chosen = replace(chosen, model=os.fspath(model))
     kind = kind_of_feeds(names, chosen) if model == AUTO else None
     network = loaded(model, options, kind)
     check_model_options(chosen, network.network, shares=True)

@@ -32,7 +32,7 @@ EXTRAS = {
     "flow": ("opencv-python-headless", "cv2", "optical flow"),
     "report": ("matplotlib", "matplotlib", "plots as PNG"),
     "parquet": ("pyarrow", "pyarrow", "Parquet tables"),
-    "ray": ("ray", "ray", "batches on several machines"),
+    "ray": ("ray", "ray", "batches and watches on several machines"),
     "torchaudio": ("torchaudio", "torchaudio", "audio transforms on a GPU"),
     "text": ("tokenizers", "tokenizers", "tokenizer.json files"),
     "h5": ("h5py", "h5py", "joints of SLEAP and DeepLabCut, Keras checkpoints (HDF5)"),

@@ -76,6 +76,14 @@ class OutputError(CostreamError):
     exit_code = ExitCode.PARTIAL
 
 
+class WorkerError(CostreamError):
+    """An error in a worker process, with the exit code that it has there."""
+
+    def __init__(self, what: str, exit_code: ExitCode) -> None:
+        super().__init__(what)
+        self.exit_code = exit_code
+
+
 def say(text: str) -> None:
     """Print a message on stderr; no message is worth a run, so failures are ignored."""
     with suppress(OSError, ValueError):  # ValueError: closed

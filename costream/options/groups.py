@@ -489,20 +489,12 @@ class MonitoringFlags(Group):
 
 
 @dataclass(frozen=True)
-class BatchFlags(Group):
-    """Which inputs a batch processes, by how many workers, and its tables."""
+class WorkerFlags(Group):
+    """The processes that share the work."""
 
-    heading: ClassVar[str] = "Batch"
-    commands: ClassVar[tuple[str, ...]] = BATCH
+    heading: ClassVar[str] = "Workers"
+    commands: ClassVar[tuple[str, ...]] = (*BATCH, *WATCH)
 
-    include: tuple[str, ...] = texts_flag(
-        "--include", "Process only matching inputs. Repeatable.", metavar="GLOB"
-    )
-    exclude: tuple[str, ...] = texts_flag(
-        "--exclude", "Skip matching inputs. Repeatable.", metavar="GLOB"
-    )
-    limit: int | None = flag("--limit", "Process only the first N inputs.", minimum=1)
-    dry_run: bool = switch_flag("--dry-run", "Print what would be done.")
     jobs: int | None = flag(  # None: as many as cores and memory allow
         "--jobs",
         "Worker processes of one thread each; auto: as many as cores and memory allow.",
@@ -516,6 +508,23 @@ class BatchFlags(Group):
         "Address of a Ray cluster.  [default: a local one]",
         metavar="HOST:PORT",
     )
+
+
+@dataclass(frozen=True)
+class BatchFlags(Group):
+    """Which inputs a batch processes, and its tables."""
+
+    heading: ClassVar[str] = "Batch"
+    commands: ClassVar[tuple[str, ...]] = BATCH
+
+    include: tuple[str, ...] = texts_flag(
+        "--include", "Process only matching inputs. Repeatable.", metavar="GLOB"
+    )
+    exclude: tuple[str, ...] = texts_flag(
+        "--exclude", "Skip matching inputs. Repeatable.", metavar="GLOB"
+    )
+    limit: int | None = flag("--limit", "Process only the first N inputs.", minimum=1)
+    dry_run: bool = switch_flag("--dry-run", "Print what would be done.")
     file_timeout_s: float | None = limit_flag(
         "--timeout-per-file", "Abort a file that takes longer."
     )

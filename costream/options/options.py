@@ -21,6 +21,7 @@ from costream.options.groups import (
     OutputFlags,
     SoundFlags,
     TimelineFlags,
+    WorkerFlags,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Options(
     AlertFlags,
     OutputFlags,
     MonitoringFlags,
+    WorkerFlags,
     BatchFlags,
     GeneralFlags,
 ):

@@ -39,7 +39,7 @@ POST_TIMEOUT_S = 10.0  # per socket operation of an attempt
 PAUSES_S = (1.0, 3.0)  # before the second and the third attempt
 
 
-def _ignored(_: str) -> None:
+def ignored(_: str) -> None:
     """Do nothing."""
 
 
@@ -52,7 +52,7 @@ class AlertEvent:
     alert: Alert
     clip: Path | None = None  # the file with the seconds around it
     snapshot: AlertPicture | None = None
-    note: Callable[[str], None] = _ignored  # takes a description of the picture, by any thread
+    note: Callable[[str], None] = ignored  # takes a description of the picture, by any thread
 
     @cached_property
     def values(self) -> dict[str, str]:

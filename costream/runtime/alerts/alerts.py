@@ -139,6 +139,16 @@ class Alerts:
         alerts = [alert for evaluator in to.evaluators for alert in evaluator.push(*step)]
         return [self._take(feed, alert, alert.time_s, scene) for alert in alerts]
 
+    def act(self, event: AlertEvent, *, wants_clip: bool) -> None:
+        """Start the actions of an alert that another process has found and recorded.
+
+        ``wants_clip``: those that wait for its clip, or all others.
+        """
+        event = replace(event, note=partial(self._describe, event.feed, event.alert))
+        for worker in self._feeds[event.feed].workers:
+            if worker.action.wants_clip is wants_clip:
+                worker.put(event)
+
     def enable(self, feed: str, rule: str, enabled: bool) -> None:
         """Let a rule of a feed (by its text) fire, or not; by any thread."""
         for evaluator in self._feeds[feed].evaluators:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,16 +25,30 @@ class Scene:
     boxes: tuple[Box, ...]
     places: tuple[Place, ...]
 
+    def jpeg(self) -> bytes:
+        """Draw the picture."""
+        frame = self.frame
+        rgb = frame.rgb if frame.drawing is None else frame.drawing()
+        source = frame.size or (rgb.shape[1], rgb.shape[0])
+        return jpeg_of(rgb, source, self.boxes, self.places)
+
+
+@dataclass(frozen=True)
+class RemoteScene:
+    """The newest picture of a feed that another process watches; ``jpeg`` asks it to draw it."""
+
+    jpeg: Callable[[], bytes]
+
 
 class AlertPicture:
     """A scene as JPEG. It is drawn once, by the first thread that calls ``jpeg``.
 
-    ``path``: where it is written; None: nowhere.
+    ``path``: where it is written; None: nowhere. Pickled, it is drawn and written first.
     """
 
-    def __init__(self, scene: Scene, path: Path | None) -> None:
+    def __init__(self, scene: Scene | RemoteScene, path: Path | None) -> None:
         self.path = path
-        self._scene: Scene | None = scene
+        self._scene: Scene | RemoteScene | None = scene
         self._lock = threading.Lock()  # guards the rest
         self._jpeg = b""
         self._problem: str | None = None  # why it could not be written
@@ -43,10 +58,7 @@ class AlertPicture:
         with self._lock:
             scene, self._scene = self._scene, None
             if scene is not None:
-                frame = scene.frame
-                rgb = frame.rgb if frame.drawing is None else frame.drawing()
-                source = frame.size or (rgb.shape[1], rgb.shape[0])
-                self._jpeg = jpeg_of(rgb, source, scene.boxes, scene.places)
+                self._jpeg = scene.jpeg()
                 self._write()
             return self._jpeg
 
@@ -55,6 +67,13 @@ class AlertPicture:
         self.jpeg()
         if self._problem is not None:
             raise OutputError(f"cannot be written ({self._problem})", where=self.path)
+
+    def __getstate__(self) -> dict[str, object]:
+        self.jpeg()
+        return {**vars(self), "_lock": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def _write(self) -> None:
         if self.path is None:

@@ -25,12 +25,13 @@ from costream.runtime.batch.job import BatchJob, discard, record_path, remove_co
 from costream.runtime.batch.journal import BatchJournal, JournalEntry
 from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_plan, remove_results
 from costream.runtime.batch.pool import Pool, Progress, auto_jobs
-from costream.runtime.batch.ray_engine import RayEngine, require_ray
+from costream.runtime.batch.ray_engine import RayEngine
 from costream.runtime.batch.run_input import preview
 from costream.runtime.batch.stores import fingerprint, is_url
 from costream.runtime.batch.tables import TABLES, MergedInput, MergedTables
 from costream.runtime.logs import logging_to
 from costream.runtime.options import check_options
+from costream.runtime.ray_cluster import require_ray
 from costream.runtime.stop import StopHandler
 from costream.sinks.parquet import require_parquet
 from costream.sinks.registry import check_outputs

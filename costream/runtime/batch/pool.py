@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from costream.core.errors import CostreamError, ExitCode, ModelError
+from costream.core.errors import ExitCode, ModelError, WorkerError
 from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.job import TICK_S, BatchJob, Task, discard, too_late
 from costream.runtime.batch.worker_process import InheritedFile, serve, signals_blocked
@@ -125,7 +125,7 @@ class Pool:
             worker.task = None
             yield rest[0]
         elif kind == "broken":
-            raise _BrokenError(rest[0], ExitCode(rest[1]))
+            raise WorkerError(rest[0], ExitCode(rest[1]))
 
     def _died(self, worker: _Worker) -> Iterator[Outcome]:
         """Remove a worker that died; its input has failed."""
@@ -174,14 +174,6 @@ class Pool:
         worker.pipe.close()
         worker.process.kill()
         worker.process.join()
-
-
-class _BrokenError(CostreamError):
-    """An error in a worker, with its exit code."""
-
-    def __init__(self, what: str, code: ExitCode) -> None:
-        super().__init__(what)
-        self.exit_code = code
 
 
 def _cause(code: int | None) -> str:

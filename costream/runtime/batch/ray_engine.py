@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any
 
-from costream.core.errors import UsageError
 from costream.runtime.batch.folders import Outcome, failure
 from costream.runtime.batch.job import TICK_S, BatchJob, Task, discard, too_late
 from costream.runtime.batch.run_input import process
+from costream.runtime.ray_cluster import ray_cluster, require_ray
 
-_CONNECT_S = 10.0
 _RETRIES = 2  # per file, when its worker or machine is lost
-
-
-def require_ray() -> None:
-    """Raise UsageError when Ray is not installed."""
-    if find_spec("ray") is None:
-        raise UsageError(
-            "Ray is not installed", where="--engine", hint="pip install 'costream[ray]'"
-        )
-
-
-def _check_address(address: str) -> None:
-    """Raise UsageError when HOST:PORT does not accept connections: Ray would exit the process."""
-    host, _, port = address.rpartition(":")
-    if not host or "://" in address:
-        return  # "auto" and URLs are left to Ray
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"no Ray cluster answers at {address} ({error})", where="--ray-address"
-        ) from error
 
 
 class RayEngine:
@@ -62,33 +37,9 @@ class RayEngine:
         self, tasks: Sequence[Task], stopped: Callable[[], bool]
     ) -> Generator[Outcome | None, None, None]:
         """Yield the outcomes of the tasks as they finish, and None at short intervals."""
-        import ray
-
-        ours = not ray.is_initialized()
-        if ours:
-            self._connect(ray)
-        try:
+        slots = self._jobs and self._jobs * self._work.options.threads
+        with ray_cluster(self._address, slots) as ray:
             yield from self._run(ray, deque(tasks), stopped)
-        finally:
-            if ours:
-                ray.shutdown()
-
-    def _connect(self, ray: Any) -> None:
-        threads = self._work.options.threads
-        if self._address is not None:
-            _check_address(self._address)
-        joined = self._address or os.environ.get("RAY_ADDRESS")
-        local = {} if joined or not self._jobs else {"num_cpus": self._jobs * threads}
-        try:
-            ray.init(
-                address=self._address,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="error",
-                **local,
-            )
-        except (ConnectionError, ValueError) as error:
-            raise UsageError(f"no Ray cluster answers ({error})", where="--ray-address") from error
 
     def _run(
         self, ray: Any, pending: deque[Task], stopped: Callable[[], bool]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from costream.core.errors import CostreamError, ExitCode, SourceError
-from costream.core.records import Alert, Fault, FeedState, Gap
+from costream.core.records import Alert, Fault, FeedState, Gap, Summary
 from costream.core.status import FeedStatus
 from costream.models.base import StepResult
 from costream.runtime.alerts.snapshots import Scene
@@ -246,15 +246,17 @@ class FeedChannel:
                 reason = connection.message or "not connected yet"
                 self._gap(Gap(last_s, max(self.now_s, last_s), reason))
         self.recorder.flush()
-        code = ExitCode.INPUT if self.lost else ExitCode.OK if self._complete else exit_code
-        summary = self.recorder.summary(
-            code,
+        self.recorder.close(self.summary(exit_code))
+
+    def summary(self, exit_code: ExitCode) -> Summary:
+        """Return the summary so far; ``exit_code``: of the watch, unless the feed has ended."""
+        return self.recorder.summary(
+            ExitCode.INPUT if self.lost else ExitCode.OK if self._complete else exit_code,
             time.monotonic() - self._opened_s,
             complete=self._complete,
             dropped=self.dropped,
             drift_ppm=self.feed.drift_ppm,
         )
-        self.recorder.close(summary)
 
     def status(self, now_s: float) -> FeedStatus:
         """Return the status of the feed."""

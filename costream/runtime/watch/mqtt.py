@@ -38,7 +38,7 @@ from costream.core.records import AlertNote, Header, Record, Segment, Summary, d
 from costream.core.status import WatchStatus
 from costream.models.base import ModelInfo
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
-from costream.runtime.alerts.snapshots import AlertPicture, Scene
+from costream.runtime.alerts.snapshots import AlertPicture, RemoteScene, Scene
 from costream.runtime.alerts.worker import LogLimiter
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.home_assistant import (
@@ -65,7 +65,7 @@ _NO_TOPIC = re.compile(r"[+#\x00-\x1f]|^\$|^/|//|/$|^$")
 log = logging.getLogger("costream")
 # Feed, text of a rule, and whether it may fire. Without a rule: whether the feed is processed.
 Enable = Callable[[str, str | None, bool], None]
-Scenes = Mapping[str, Callable[[], Scene | None]]
+Scenes = Mapping[str, Callable[[], Scene | RemoteScene | None]]
 
 
 class MqttPublisher:

@@ -19,7 +19,7 @@ from costream.runtime.alerts.alerts import Alerts
 from costream.runtime.watch.channel import FeedChannel
 from costream.runtime.watch.strips import LabelStrips
 
-_ALERTS = 20
+NEWEST_ALERTS = 20
 
 
 class StatusCollector:
@@ -32,7 +32,7 @@ class StatusCollector:
         self._began_s, self._start_s = time.time(), time.monotonic()
         self._strips = [LabelStrips() for _ in channels]
         self._strip_s = self._start_s  # time up to which the strips have cells
-        self._alerts: deque[tuple[str, Alert]] = deque(maxlen=_ALERTS)
+        self._alerts: deque[tuple[str, Alert]] = deque(maxlen=NEWEST_ALERTS)
 
     def add_alert(self, feed: str, alert: Alert) -> None:
         """Add an alert to the newest ones."""
@@ -62,7 +62,7 @@ class StatusCollector:
             feeds=feeds,
             alerts=tuple(self._alerts),
             load=load,
-            memory_mb=_resident_mb(),
+            memory_mb=resident_mb(),
             failed_actions=failed_actions,
             strips={
                 feed.name: strips.labels for feed, strips in zip(feeds, self._strips, strict=True)
@@ -71,7 +71,7 @@ class StatusCollector:
         )
 
 
-def _resident_mb() -> float:
+def resident_mb() -> float:
     """Return the resident memory of this process; its peak where only that is available."""
     if sys.platform == "win32":
         return 0.0

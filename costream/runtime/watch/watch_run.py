@@ -17,11 +17,12 @@ from typing import Protocol
 
 from costream.core.clock import resample, tick_per_item
 from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError
+from costream.core.records import Summary
 from costream.core.status import WatchStatus
 from costream.models.base import GatedModel, Model
 from costream.options.budget import BudgetFile
 from costream.options.options import Options
-from costream.runtime.alerts.alerts import Alerts
+from costream.runtime.alerts.alerts import AlertOptions, Alerts
 from costream.runtime.alerts.rules import RuleLabels
 from costream.runtime.alerts.snapshots import BOX, Scene
 from costream.runtime.alerts.worker import Action
@@ -39,7 +40,8 @@ from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.feed_states import FeedStates
 from costream.runtime.watch.loop import Loop
 from costream.runtime.watch.mqtt import MqttPublisher
-from costream.runtime.watch.state_dir import SavedState, StateDirectory
+from costream.runtime.watch.outbox import Outbox
+from costream.runtime.watch.state_dir import SavedState, Snapshot, StateDirectory
 from costream.runtime.watch.status import StatusCollector
 from costream.runtime.watch.time_share import TimeShare
 from costream.runtime.watch.web import WebPage, earlier_events
@@ -92,7 +94,9 @@ class WatchRun:
         views: Sequence[WatchView],
         stop: StopHandler,
         sinks: Callable[[Options, str], list[Sink]],
+        outbox: Outbox | None = None,
     ) -> None:
+        """``outbox``: this is a worker, and actions and states are those of another process."""
         self._options, self._model, self._views, self._stop = options, model, views, stop
         self._sinks = sinks
         self.exit_code = ExitCode.BUG
@@ -101,10 +105,13 @@ class WatchRun:
         self._broker = next((view for view in views if isinstance(view, MqttPublisher)), None)
         self._page = next((view for view in views if isinstance(view, WebPage)), None)
         actions = [view for view in (self._broker, self._page) if view is not None]
-        self._alerts = _alerts(options, specs, model, actions)
-        self._state_directory = (
-            None if options.state_dir is None else StateDirectory(Path(options.state_dir), model)
-        )
+        self._states: StateDirectory | Outbox | None = outbox
+        if outbox is not None:
+            self._alerts = make_alerts(options, specs, model, outbox.actions, own=False)
+        else:
+            self._alerts = make_alerts(options, specs, model, actions)
+            if options.state_dir is not None:
+                self._states = StateDirectory(Path(options.state_dir), model)
         self._saved = [self._restored(spec) for spec in specs]
         self._channels = [self._channel(row, spec) for row, spec in enumerate(specs)]
         self._overview = StatusCollector(model.info, self._channels, self._alerts)
@@ -123,12 +130,12 @@ class WatchRun:
         for row, saved in enumerate(self._saved):
             if saved is not None:
                 self._loop.rows.begin(row, saved.newest)
-                if saved.age_s(time.time()) <= RESUME_S:
+                if saved.state is not None and saved.age_s(time.time()) <= RESUME_S:
                     self._loop.rows.put(row, saved.state)
         scenes = {c.spec.name: partial(_scene, c) for c in self._channels}
         if self._broker is not None:
             specs = [channel.spec for channel in self._channels]
-            self._broker.begin(specs, self._model.info, self._switch, scenes)
+            self._broker.begin(specs, self._model.info, self.switch, scenes)
         if self._page is not None:
             names = [channel.spec.name for channel in self._channels]
             folder = self._options.output_folder
@@ -153,7 +160,21 @@ class WatchRun:
         finally:
             self._finish(self.exit_code)
 
-    def _switch(self, feed: str, rule: str | None, is_on: bool) -> None:
+    def picture(self, feed: str) -> bytes:
+        """Return the newest picture of a feed as JPEG, b"" if there is none; by any thread."""
+        scene = self._named(feed).scene
+        return b"" if scene is None else scene.jpeg()
+
+    def positions(self) -> dict[str, tuple[Snapshot, Summary]]:
+        """Return the position of each feed that has begun, and its summary so far."""
+        found: dict[str, tuple[Snapshot, Summary]] = {}
+        for channel in self._channels:
+            at = channel.snapshot()
+            if at is not None:
+                found[channel.spec.name] = (at, channel.summary(ExitCode.PARTIAL))
+        return found
+
+    def switch(self, feed: str, rule: str | None, is_on: bool) -> None:
         """Switch a rule of a feed, or without a rule the feed itself; by any thread."""
         if rule is None:
             self._named(feed).switch(is_on)
@@ -166,7 +187,7 @@ class WatchRun:
 
     def _restored(self, spec: FeedSpec) -> SavedState | None:
         """Return the state of a feed that an earlier watch saved, if there is one."""
-        return None if self._state_directory is None else self._state_directory.restore(spec)
+        return None if self._states is None else self._states.restore(spec)
 
     def _channel(self, row: int, spec: FeedSpec) -> FeedChannel:
         """Return the channel of a feed; its thread is not started yet."""
@@ -225,7 +246,7 @@ class WatchRun:
         if self._broker is not None:
             sinks.append(self._broker.sink(spec.name))
         heard = self._model.info.sound or self._model.info.beside
-        if heard and (self._broker is not None or self._page is not None):
+        if heard and (self._options.mqtt or self._options.web):
             needs.add("dB")
         if self._page is not None:
             sinks.append(self._page.sink(spec.name))
@@ -268,7 +289,7 @@ class WatchRun:
         if now_s - self._tidied_s >= TIDY_S:
             self._tidied_s = now_s
             give_back()
-        if self._state_directory is not None and now_s - self._saved_s >= SAVE_S:
+        if self._options.state_dir is not None and now_s - self._saved_s >= SAVE_S:
             durable = now_s - self._durable_s >= DURABLE_S
             self._saved_s, self._durable_s = now_s, now_s if durable else self._durable_s
             self._save_states(AHEAD, durable=durable)
@@ -291,11 +312,13 @@ class WatchRun:
             self._named(feed).recorder.write(note)
 
     def _save_states(self, ahead: int = 0, *, durable: bool = True) -> None:
+        if self._options.state_dir is None:
+            return
         for channel in self._channels:
             snapshot = channel.snapshot(ahead)
-            if self._state_directory is not None and snapshot is not None:
+            if self._states is not None and snapshot is not None:
                 state = self._loop.rows.take(channel.row)
-                self._state_directory.save(channel.spec, snapshot, state, durable=durable)
+                self._states.save(channel.spec, snapshot, state, durable=durable)
 
     def _end(self) -> None:
         """End the threads of the feeds, and handle their remaining events."""
@@ -313,9 +336,9 @@ class WatchRun:
             for view in self._views:
                 stack.callback(view.close)
             stack.callback(self._show)
-            if self._state_directory is not None:
+            if self._states is not None:
                 self._save_states()
-                stack.callback(self._state_directory.close)
+                stack.callback(self._states.close)
             for channel in self._channels:
                 stack.callback(channel.close, exit_code)
             stack.callback(self._record_notes)
@@ -369,10 +392,18 @@ def _throttles(
     return [each for each in throttles if each is not None] or None
 
 
-def _alerts(
-    options: Options, specs: Sequence[FeedSpec], model: Model, actions: Sequence[Action]
+def make_alerts(
+    options: Options,
+    specs: Sequence[FeedSpec],
+    model: Model,
+    actions: Sequence[Action],
+    *,
+    own: bool = True,
 ) -> Alerts:
-    """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels."""
+    """Return the alerts of all feeds. UsageError for rules that do not fit the model's labels.
+
+    ``actions``: for the alerts of all feeds; ``own``: also those that each feed has.
+    """
     alerts = Alerts(options.output_folder, options.snapshot_folder, actions)
     objects = model.info.card.finds_objects
     classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.info.heads)
@@ -380,7 +411,8 @@ def _alerts(
         check_model_options(options.with_places(spec.places), model, shares=True)
         places = {place.name: place.kind for place in spec.places} if objects else None
         speech_clips = options.speech_clips
-        alerts.add(spec.name, spec.alerts, classes, places, speech_clips=speech_clips)
+        rules = spec.alerts if own else AlertOptions(spec.alerts.on, clips=spec.alerts.clips)
+        alerts.add(spec.name, rules, classes, places, speech_clips=speech_clips)
         heard = [rule for rule in spec.alerts.on if rule.kind in ("level", "sound")]
         if spec.alerts.describe and model.info.box is None:
             what = f"{model.info.card.name} does not take pictures"

@@ -28,7 +28,7 @@ from costream.core.units import counted
 from costream.core.urls import redact
 from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES, AlertEvent
-from costream.runtime.alerts.snapshots import AlertPicture, Scene
+from costream.runtime.alerts.snapshots import AlertPicture, RemoteScene, Scene
 from costream.runtime.watch.http_server import HttpAnswer, HttpRequest, StatusServer
 from costream.sinks.events import (
     Event,
@@ -85,7 +85,7 @@ class WebPage:
         self._early: deque[tuple[str, AlertNote]] = deque(maxlen=_MOST_PICTURES)
         self._folder: Path | None = None  # of clips
         self._pictures: OrderedDict[str, AlertPicture] = OrderedDict()  # by name
-        self._scenes: Mapping[str, Callable[[], Scene | None]] = {}
+        self._scenes: Mapping[str, Callable[[], Scene | RemoteScene | None]] = {}
         self._read = threading.Event()  # the events of earlier watches
         self._watch = secrets.token_hex(4)  # tells a page that another watch answers
         self._streams = 0
@@ -104,7 +104,7 @@ class WebPage:
 
     def begin(
         self,
-        scenes: Mapping[str, Callable[[], Scene | None]],
+        scenes: Mapping[str, Callable[[], Scene | RemoteScene | None]],
         earlier: Callable[[float], list[Event]] | None = None,
         folder: Path | None = None,
         full_scale_db: float = 0.0,
