@@ -23,6 +23,7 @@ from costream.models.audio.yamnet import YamNet
 from costream.models.eventful.backbone import BackboneState
 from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
+from costream.models.objects.changes import MARGIN
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.models.onnx_step import onnx_session
 from costream.models.pose.blazepose import LITE, SIDE, BlazePose
@@ -88,10 +89,12 @@ def _ways(kind: str, arguments: Mapping[str, Any]) -> Ways:
 
 
 def picture_ways(net: NanoDetPlus | BlazePose, size: tuple[int, int]) -> Ways:
-    """Return a picture, or a crop, alone and four of them at once."""
+    """Return a picture, or a crop, alone and four of them at once; of objects also by place."""
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     four, macs = torch.rand(4, 3, *size), FlopCounterMode(display=False)
-    pictures = [torch.rand(1, 3, *size) for _ in range(2)]
+    pictures = [torch.rand(1, 3, *size)] * 2
+    pictures[1] = pictures[1].clone()
+    pictures[1][..., : size[0] // 3, : size[1] // 3] = torch.rand(size[0] // 3, size[1] // 3)
     with fast.use_kernels(False), macs:  # operators of oneDNN are not counted
         net(pictures[0])
     count = macs.get_total_flops() // 2
@@ -99,7 +102,26 @@ def picture_ways(net: NanoDetPlus | BlazePose, size: tuple[int, int]) -> Ways:
         _contender("costream", net, count, None),
         _contender("four at once", lambda _: net(four), 4 * count, None),
     ]
+    if isinstance(net, NanoDetPlus):
+        ways += [_by_place(net, pictures[:1], "nothing"), _by_place(net, pictures, "a ninth")]
     return ways, pictures, f"{size[1]} x {size[0]} pixels, of a picture or of a person's crop."
+
+
+def _by_place(net: NanoDetPlus, pictures: Sequence[Tensor], part: str) -> Contender:
+    """Return steps through the pictures that compute the places near ``part``, which changes."""
+    from costream.nn.eventful.convolutional import EventfulConvolutions
+
+    eventful = EventfulConvolutions(net, pictures[0], margin=MARGIN)
+    state, turns = eventful.init_state(), itertools.cycle(pictures)
+
+    def step(_: Tensor) -> Tensor:
+        out: Tensor = eventful.forward_step(next(turns), state)
+        return out
+
+    for _ in range(3):
+        step(pictures[0])
+    name = f"costream, {part} of the picture changed"
+    return _contender(name, step, eventful.operations.total, state)
 
 
 def _original(path: Path, kind: str, macs: int, threads: int) -> Contender:

@@ -81,6 +81,9 @@ class StepResult:
     skeletons: tuple[SkeletonFrame, ...] | None = None  # [B], of models for skeletons
     spectra: tuple[npt.NDArray[np.float32], ...] | None = None  # [B] of [frames, bands], ln
     objects: tuple[tuple[Box, ...], ...] | None = None  # [B], of object detectors
+    # Share of the pictures that was computed; None: all of them, or the model does not choose
+    area: tuple[float | None, ...] | None = None  # [B]
+    work: tuple[tuple[int, int], ...] | None = None  # [B], macs and dense_macs, where they differ
     # [B] of [h, w], token-gated models whose tokens cover the image
     updated: tuple[npt.NDArray[np.bool_], ...] | None = None
     tokens: tuple[int, ...] | None = None  # [B], computed; None: no gates, or no output
@@ -105,23 +108,29 @@ class StepResult:
     def row(self, k: int) -> StepResult:
         """Return the result of one stream of the batch (B = 1), with its share of the cost."""
         rows, one = len(self.warmup), slice(k, k + 1)
+        macs, dense_macs = (
+            self.work[k] if self.work else (self.macs // rows, self.dense_macs // rows)
+        )
         return StepResult(
             None if self.probabilities is None else self.probabilities[one],
             None if self.anticipation is None else self.anticipation[one],
             self.warmup[one],
-            self.macs // rows,
-            self.dense_macs // rows,
+            macs,
+            dense_macs,
             self.frontend_s / rows,
             self.network_s / rows,
             None if self.skeletons is None else self.skeletons[one],
             None if self.spectra is None else self.spectra[one],
             None if self.objects is None else self.objects[one],
-            None if self.updated is None else self.updated[one],
-            None if self.tokens is None else self.tokens[one],
-            None if self.network_macs is None else self.network_macs // rows,
-            None if self.network_dense_macs is None else self.network_dense_macs // rows,
-            None if self.familiarity is None else self.familiarity[one],
-            (True,) if self.overflowed and self.overflowed[k] else None,
+            updated=None if self.updated is None else self.updated[one],
+            tokens=None if self.tokens is None else self.tokens[one],
+            network_macs=None if self.network_macs is None else self.network_macs // rows,
+            network_dense_macs=None
+            if self.network_dense_macs is None
+            else self.network_dense_macs // rows,
+            familiarity=None if self.familiarity is None else self.familiarity[one],
+            overflowed=(True,) if self.overflowed and self.overflowed[k] else None,
+            area=None if self.area is None else self.area[one],
             ran=None if self.ran is None else self.ran[one],
             costs=None
             if self.costs is None
@@ -163,6 +172,7 @@ class ModelInfo:
     persons: int | None = None  # per step of a stream; None: no skeletons
     in_time: bool = False  # whether the streams of a batch must step together
     looks: bool = False  # a detector that need not look at every picture, see ``Looks``
+    by_place: bool = False  # a detector that can compute only the places that have changed
     holds: bool = False  # a frontend whose tokens can be held, see ``Looks``
 
     @property

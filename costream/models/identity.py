@@ -25,6 +25,7 @@ class WeightsIdentity:
     classifies: bool = True  # whether one of the models has predictions
     gated: bool = False  # token-gated
     looks: bool = False  # see ``ModelInfo.looks`` and ``holds``
+    by_place: bool = False  # see ``ModelInfo.by_place``
     events: tuple[str, ...] = ()  # labels that are not background
 
 
@@ -48,8 +49,10 @@ def identify(
     finds_objects = any(card.finds_objects for card in cards)
     classifies = not all(card.finds_objects for card in cards)
     gated = any(is_gated(card.architecture) for card in cards)
-    looks = any(card.finds_objects and not is_gated(card.architecture) for card in cards)
-    looks = looks or (len(cards) == 1 and holds_tokens(cards[0].frontend))
+    by_place = any(card.finds_objects and not is_gated(card.architecture) for card in cards)
+    looks = by_place or (len(cards) == 1 and holds_tokens(cards[0].frontend))
     sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
     events = tuple(label for card in cards for label in card.events)
-    return WeightsIdentity(tensors, sha256, finds_objects, classifies, gated, looks, events)
+    return WeightsIdentity(
+        tensors, sha256, finds_objects, classifies, gated, looks, by_place, events
+    )

@@ -234,6 +234,7 @@ class HearingModel:
             probabilities=_joined(picture.probabilities, sound.probabilities, labels),
             macs=picture.macs + sound.macs,
             dense_macs=picture.dense_macs + sound.dense_macs,
+            work=None,
             frontend_s=picture.frontend_s + sound.frontend_s,
             network_s=picture.network_s + sound.network_s,
             network_macs=None if macs is None else macs + (sound.network_macs or 0),

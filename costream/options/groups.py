@@ -76,10 +76,11 @@ class ModelFlags(Group):
     tokens: int | str | None = flag(
         "--tokens",
         "eventful-*: compute at most N tokens per frame, or a share of them, or those that have"
-        " changed by more than T.  [default: all]",
+        " changed by more than T.  [default: all]  nanodet: squares of the picture that have"
+        " changed by more than T of 255.  [default: '>4' from 90,000 pixels on]",
         on=VIDEO,
         parse=token_limit,
-        metavar="N|25%|'>T'",
+        metavar="N|25%|'>T'|all",
     )
     budget: Budget | BudgetFile | None = flag(
         "--budget",

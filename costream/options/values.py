@@ -14,6 +14,7 @@ from costream.core.records import RawAudioFormat
 _MAX_STEP_RATE_HZ = 1000
 _STREAM = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)?")
 _TOKENS = re.compile(r"(?P<count>[0-9]+)|(?P<share>[0-9.]+)\s*%|>\s*(?P<change>[0-9.]+)")
+ALL_TOKENS = "100%"
 _RAW = re.compile(r"([a-z][a-z0-9]+):([0-9]+)(?::([0-9]+))?")
 
 
@@ -58,8 +59,9 @@ def step_rate(value: object) -> float:
 
 
 def token_limit(value: object) -> int | str:
-    """Return the number of ``60``, else ``25%`` or ``>0.5`` without spaces."""
+    """Return the number of ``60``, else ``25%`` (of ``all``: 100%) or ``>0.5`` without spaces."""
     text = str(value).strip()
+    text = ALL_TOKENS if text == "all" else text
     try:
         if match := _TOKENS.fullmatch(text):
             if match["count"] and int(text) >= 1:
@@ -70,7 +72,7 @@ def token_limit(value: object) -> int | str:
                 return f">{float(match['change']):g}"
     except ValueError:
         pass
-    hint = "write a number (60), a share (25%) or a change ('>0.5')"
+    hint = "write a number (60), a share (25%), a change ('>0.5') or all"
     raise UsageError(f"{text!r:.40} does not say which tokens to compute", hint=hint)
 
 

@@ -8,6 +8,7 @@ from costream.core.errors import UsageError
 from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
+from costream.options.values import ALL_TOKENS
 from costream.runtime.joints import MOST
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
@@ -54,16 +55,24 @@ def check_model_options(options: Options, model: Model, *, shares: bool = False)
     """Raise UsageError for an option that does not apply to the model, see ``check_options``."""
     finds_objects = model.info.card.finds_objects
     gated, shares = isinstance(model, GatedModel), shares or model.info.looks or model.info.holds
-    check_options(options, finds_objects=finds_objects, gated=gated, shares=shares)
+    by_place = model.info.by_place
+    check_options(
+        options, finds_objects=finds_objects, gated=gated, shares=shares, by_place=by_place
+    )
 
 
 def check_options(
-    options: Options, *, finds_objects: bool, gated: bool, shares: bool = False
+    options: Options,
+    *,
+    finds_objects: bool,
+    gated: bool,
+    shares: bool = False,
+    by_place: bool = False,
 ) -> None:
     """Raise UsageError for an option that does not apply to the model or this machine.
 
     ``finds_objects``: whether the model detects objects. ``gated``: whether it is token-gated.
-    ``shares``: any model of this run can keep a budget.
+    ``shares``: any model of this run can keep a budget. ``by_place``: see ``ModelInfo``.
     """
     unfit: dict[str, str] = {}
     _ = options.places  # raises if two have one name
@@ -72,9 +81,12 @@ def check_options(
 
         check_decoder()
     if not gated:
-        values = {"--tokens": options.tokens, "--budget": None if shares else options.budget}
-        named = [name for name, value in values.items() if value is not None]
-        unfit |= dict.fromkeys(named, "is not token-gated")
+        if options.budget is not None and not shares:
+            unfit["--budget"] = "is not token-gated"
+        if options.tokens is not None and not by_place:
+            unfit["--tokens"] = "is not token-gated"
+        elif not (options.tokens in (None, ALL_TOKENS) or str(options.tokens).startswith(">")):
+            unfit["--tokens"] = "takes a change of the picture ('>4'), or all"
     if not finds_objects:
         named = ["--track"] * options.track
         named += ["--zone"] * bool(options.zone) + ["--line"] * bool(options.line)

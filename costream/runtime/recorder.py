@@ -228,6 +228,7 @@ class StreamRecorder:
             tokens=None if result.tokens is None else result.tokens[0],
             ran=None if result.ran is None else dict(result.ran[0]),
             joules=self.counters.add_energy(self._energy.read()),
+            area=None if result.area is None else result.area[0],
             **budget,
         )
 

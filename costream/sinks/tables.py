@@ -32,7 +32,7 @@ TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
 COMPUTE_COLUMNS = (
     *("i", "time_s", "macs", "dense_macs", "decode_ms", "frontend_ms", "network_ms", "sink_ms"),
     *("lag_s", "dropped", "tokens", "budget", "budget_ms", "budget_macs", "budget_share"),
-    *("ran", "joules"),
+    *("ran", "joules", "area"),
 )
 
 
@@ -253,4 +253,4 @@ class ComputeTable(_Table):
             state = (record.lag_s, record.dropped, record.tokens, record.budget)
             budgets = (record.budget_ms, record.budget_macs, record.budget_share)
             ran = "; ".join(f"{model}: {why}" for model, why in (record.ran or {}).items())
-            self._rows.add([*spent, *ms, *state, *budgets, ran, record.joules])
+            self._rows.add([*spent, *ms, *state, *budgets, ran, record.joules, record.area])

@@ -21,6 +21,7 @@ from costream.models.objects.looks import CELLS, GRID, DetectorState, brightness
 from costream.models.objects.model import DetectorModel
 from costream.options.budget import Budget, BudgetFile
 from costream.options.options import Options
+from costream.options.values import token_limit
 from costream.runtime.budget import LookController
 from costream.runtime.pipeline import run
 from costream.runtime.watch.feed_states import FeedStates
@@ -180,7 +181,7 @@ def small() -> DetectorModel:
 def costs(clip: Path, budget: Budget | BudgetFile | None, model: Any) -> list[Compute]:
     sink = RecordSink()
     source = open_source(str(clip), SourceOptions(box=model.info.box))
-    run(source, model, [sink], options=Options(budget=budget))
+    run(source, model, [sink], options=Options(budget=budget, tokens=token_limit("all")))
     assert len(sink.of(Objects)) == len(sink.of(Compute))
     return sink.of(Compute)
 

@@ -22,6 +22,7 @@ from costream.models.random_init import random_model
 from costream.models.verify import random_items, verify
 from costream.nn.eventful.counts import Operations
 from costream.options.options import Options
+from costream.options.values import token_limit
 from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from kit.data_packs import packs
@@ -160,9 +161,14 @@ def test_somebody_in_the_sample_has_a_number() -> None:
     assert {box[6] for box in found} == {found[0][6]}
 
 
-def test_its_tokens_cannot_be_chosen(shipped: Any) -> None:
-    with pytest.raises(UsageError, match="nanodet is not token-gated"):
+def test_a_change_of_the_picture_can_be_chosen_but_no_number_of_tokens(shipped: Any) -> None:
+    for tokens in ("all", ">2"):
+        check_model_options(Options(model="nanodet", tokens=token_limit(tokens)), shipped)
+    with pytest.raises(UsageError, match="--tokens: nanodet takes a change of the picture"):
         check_model_options(Options(model="nanodet", tokens=9), shipped)
+    fast = load_model("nanodet", WEIGHTS / "nanodet.safetensors", device="cpu", dtype="bfloat16")
+    with pytest.raises(UsageError, match="nanodet is not token-gated"):
+        check_model_options(Options(model="nanodet", tokens=">2"), fast)
 
 
 def test_only_what_can_be_evaluated_is(shipped: Any, tmp_path: Path) -> None:

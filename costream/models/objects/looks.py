@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from torch import Tensor
 from costream.core.records import Box
 from costream.models.base import Looks
 from costream.nn.state import State, zeros
+
+if TYPE_CHECKING:
+    from costream.nn.eventful.convolutional import KeptMaps
 
 GRID = (24, 32)  # cells of a picture that are compared
 MOVED = 5.0  # change of the mean brightness of a cell that counts as motion, of 255 ...
@@ -30,10 +33,22 @@ Reason: TypeAlias = Literal["first", "motion", "age", "lost"]
 
 
 @dataclass
+class Kept:
+    """Maps that a network has computed, which a stream and its copies share; None: none.
+
+    They can be lost, as they are not saved: the next look is then at a complete picture.
+    """
+
+    maps: KeptMaps | None = None
+    shape: tuple[int, ...] = ()  # of the picture, [C, H, W]
+
+
+@dataclass
 class DetectorState(State):
     """State of the streams of a detector of single pictures.
 
-    ``looks`` is a setting: None to look at every picture. The tensors are zero before the first.
+    ``looks`` and ``tokens`` are settings: None to look at every picture, and what of a picture is
+    computed, as in ``Options``. The tensors are zero before the first picture.
     """
 
     frames: Tensor  # int64 [B]
@@ -42,7 +57,13 @@ class DetectorState(State):
     macs: Tensor  # int64 [B], cost of a look
     count: Tensor  # int64 [B], boxes that are held
     boxes: Tensor  # float64 [B, MOST, 6], edges, score, label
+    waited: Tensor  # int64 [B], looks at complete pictures in a row; by place, since one of them
+    pause: Tensor  # int64 [B], how many of them there are before places are compared; 0: the least
+    by_place: Tensor  # int64 [B], looks by place in a row
+    changed: Tensor  # int64 [B], looks since the first change after everything was computed
+    kept: list[Kept] = field(default_factory=list)  # [B]
     looks: Looks | None = None
+    tokens: int | str | None = None
 
     @classmethod
     def zeros(cls, batch_size: int, looks: Looks | None = None) -> DetectorState:
@@ -55,8 +76,22 @@ class DetectorState(State):
             macs=zeros(batch_size),
             count=zeros(batch_size),
             boxes=zeros(batch_size, MOST, 6, like=real),
+            waited=zeros(batch_size),
+            pause=zeros(batch_size),
+            by_place=zeros(batch_size),
+            changed=zeros(batch_size),
+            kept=[Kept() for _ in range(batch_size)],
             looks=looks,
         )
+
+    def _map(
+        self, states: Sequence[DetectorState], join: Callable[[Sequence[Tensor]], Tensor]
+    ) -> DetectorState:
+        joined = super()._map(states, join)
+        kept = [one for state in states for one in state.kept]
+        numbers = torch.split(torch.arange(len(kept)), [len(state.kept) for state in states])
+        joined.kept = [kept[k] for k in join(numbers).tolist()]
+        return joined
 
     def why_look(self, row: int, time_s: float, cells: Tensor, name: str) -> Reason | None:
         """Return why to look at the next picture of a stream; None: the held boxes still do.

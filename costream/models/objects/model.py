@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from costream.core.records import Box, Data, SourceInfo, VideoFrame
 from costream.models.base import Cost, Looks, ModelHead, ModelInfo, StepResult
 from costream.models.compatibility import check_source
 from costream.models.devices import find_device, find_dtype, synchronize
+from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import boxes_in_frame
 from costream.models.images import Pixels, fitted
+from costream.models.objects.changes import ChangedPlaces, threshold_of
 from costream.models.objects.looks import DetectorState, Reason, brightness
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.nn.eventful.counts import Operations
@@ -29,7 +31,8 @@ class DetectorModel:
 
     ``sparing``: streams begin with ``Looks``: a picture in which nothing has moved since the newest
     look gets the boxes of that look, for up to ``AGE_S``.
-    Streams of a batch may have frames of different sizes: those of one size are computed together.
+    Streams of a batch may have frames of different sizes: complete ones of one size are computed
+    together. Of the others, only the places that have changed are computed, see ``ChangedPlaces``.
     ``network`` is in ``eval`` mode on ``device`` with ``dtype`` weights.
     """
 
@@ -63,6 +66,13 @@ class DetectorModel:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         self.frontend = frontend.to(self.device, self.dtype)
         self.sparing = False
+        self._places = (
+            ChangedPlaces(self.network)
+            if isinstance(network, NanoDetPlus)
+            and self.device.type == "cpu"
+            and self.dtype in (torch.float32, torch.float64)
+            else None
+        )
         self._numbers = {label: k for k, label in enumerate(card.labels)}
         self.info = ModelInfo(
             card,
@@ -70,6 +80,7 @@ class DetectorModel:
             (ModelHead(card, weights_sha256, slice(None)),),
             box=frontend.box,
             looks=True,
+            by_place=self._places is not None,
         )
 
     def check(self, source: SourceInfo) -> dict[str, Any]:
@@ -99,15 +110,16 @@ class DetectorModel:
             for rows in groups.values()
         ]
         synchronize(self.device)
-        seen, total, labels = time.perf_counter(), 0, self.info.card.labels
+        seen, labels = time.perf_counter(), self.info.card.labels
         objects: dict[int, tuple[Box, ...]] = {}
+        macs, area = dict.fromkeys(range(len(frames)), 0), dict[int, float]()
         for rows, batch in zip(groups.values(), pictures, strict=True):
-            operations = Operations()
-            for row, found in zip(rows, self.network.detect(batch, operations), strict=True):
+            for row, found, count, share in self._looked(rows, batch, state):
                 place = tuple(prepared[row].shape[1:])
                 objects[row] = boxes_in_frame(found, frames[row], (place[0], place[1]), labels)
-            state.macs[rows] = operations.total // len(rows)
-            total += operations.total
+                macs[row] = count
+                if share is not None:
+                    area[row] = share
         if reasons is not None:
             for row, frame in enumerate(frames):
                 if row in objects:
@@ -116,6 +128,7 @@ class DetectorModel:
                     objects[row] = state.held(row, labels)
         state.frames += 1
         done, dense_macs = time.perf_counter(), int(state.macs.sum())
+        total = sum(macs.values())
         cost = Cost(total, done - began, dense_macs)
         return StepResult(
             None,
@@ -126,9 +139,35 @@ class DetectorModel:
             frontend_s=seen - began,
             network_s=done - seen,
             objects=tuple(objects[row] for row in range(len(items))),
+            area=tuple(area.get(row) for row in range(len(items))) if area else None,
+            work=tuple(zip(macs.values(), state.macs.tolist(), strict=True)),
             ran=None if reasons is None else self._ran(reasons),
             costs=None if reasons is None else {self.info.card.name: cost},
         )
+
+    def _looked(
+        self, rows: list[int], pictures: Tensor, state: DetectorState
+    ) -> Iterator[tuple[int, Detections, int, float | None]]:
+        """Yield each row with its objects, their operations, and the share that was computed.
+
+        ``pictures`` [N, 3, H, W] of these rows. The share is None for complete pictures.
+        """
+        places, complete = self._places, []
+        threshold = threshold_of(state.tokens, pictures.shape[2] * pictures.shape[3])
+        for k, row in enumerate(rows):
+            changed = None
+            if places is not None and threshold is not None:
+                changed = places.look(pictures[k : k + 1], row, state, threshold)
+            if changed is None:
+                complete.append(k)
+            else:
+                yield row, *changed
+        if not complete:
+            return
+        operations, batch = Operations(), pictures[complete]
+        for k, found in zip(complete, self.network.detect(batch, operations), strict=True):
+            state.macs[rows[k]] = operations.total // len(complete)
+            yield rows[k], found, operations.total // len(complete), None
 
     def _prepared(self, rgb: npt.NDArray[np.uint8]) -> Tensor:
         """Return a picture, uint8 [h, w, 3], as uint8 [3, h, w] that fits the frontend."""

@@ -130,9 +130,10 @@ class NanoDetPlus(nn.Module):
     def detect(self, pictures: Tensor, operations: Operations | None = None) -> list[Detections]:
         """Return the objects in each of the images [B, 3, H, W], the best score first."""
         size = (pictures.shape[2], pictures.shape[3])
-        return [self._objects(rows, size) for rows in self(pictures, operations).float()]
+        return [self.objects(rows, size) for rows in self(pictures, operations).float()]
 
-    def _objects(self, rows: Tensor, size: tuple[int, int]) -> Detections:
+    def objects(self, rows: Tensor, size: tuple[int, int]) -> Detections:
+        """Return the objects of an image of a height and width; ``rows``: of ``forward``."""
         bins = rows[:, self.classes :]
         return best_objects(
             rows[:, : self.classes], lambda at: boxes_at(bins[at], at, size), self.score

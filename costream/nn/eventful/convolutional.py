@@ -30,7 +30,7 @@ from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
 from costream.nn.tracing import ExampleTracer
 
-DENSE = 0.7  # share of the operations above which the network is computed in full: that is faster
+DENSE = 0.85  # share of the operations above which the network is computed in full: that is faster
 CELL = 8  # side in pixels of the squares of the input that are compared
 Node: TypeAlias = Any  # of torch.fx; the types of its arguments are too many
 _Key = tuple[float, tuple[int, int]]  # stride and size of a map
@@ -94,7 +94,8 @@ class EventfulConvolutions(nn.Module):
 
     Where they are more than ``DENSE`` of the operations of all streams together, the network is
     computed in full, and so it is in the first step; the maps are kept from the next one on.
-    ``operations`` and ``share``, of the cells, are those of the newest step.
+    ``operations`` and ``share``, of the cells, are those of the newest step, and ``in_full`` is
+    whether it was computed in full.
 
     Args:
         model: takes pictures [B, C, H, W]; it is copied, and traced by ``torch.fx`` for each size.
@@ -126,31 +127,41 @@ class EventfulConvolutions(nn.Module):
         self._plans: dict[tuple[int, ...], _Plan] = {}
         self._shape, self._dtype = tuple(example.shape[1:]), weight.dtype
         self.length = self._plan(self._shape).length
-        self.share, self.operations = 0.0, Operations()
+        self.share, self.operations, self.in_full = 0.0, Operations(), True
 
     def forward(self, pictures: Tensor) -> Any:
         """Return the network's output for pictures [B, C, H, W], computed in full."""
         return self.model(pictures)
 
-    def init_state(self, batch_size: int = 1) -> KeptMaps:
-        """Return the state of streams without a picture."""
-        maps = zeros(batch_size, self.length, like=torch.zeros(0, dtype=self._dtype))
+    def init_state(self, batch_size: int = 1, shape: Sequence[int] | None = None) -> KeptMaps:
+        """Return the state of streams without a picture.
+
+        ``shape``: [C, H, W] of their largest pictures; None: of the example.
+        """
+        length = self.length if shape is None else self._plan(tuple(shape)).length
+        maps = zeros(batch_size, length, like=torch.zeros(0, dtype=self._dtype))
         return KeptMaps(zeros(batch_size), zeros(batch_size, 2), zeros(batch_size), maps)
 
     @torch.no_grad()
     def forward_step(
-        self, pictures: Tensor, state: KeptMaps, streams: Sequence[int] | None = None
+        self,
+        pictures: Tensor,
+        state: KeptMaps,
+        streams: Sequence[int] | None = None,
+        renew: bool = False,
     ) -> Any:
         """Take a picture of every stream, [B, C, H, W], return the network's output.
 
-        ``streams``: of these rows of the state only. Raises ValueError for pictures that are larger
-        than the example.
+        ``streams``: of these rows of the state only. ``renew``: compute all places, by which what
+        ``threshold`` and ``margin`` have left out is made up for. Raises ValueError for pictures
+        that are larger than those of the state.
         """
         at = torch.arange(len(state.frames)) if streams is None else torch.tensor([*streams])
         plan = self._plan(tuple(pictures.shape[1:]))
-        if plan.length > self.length:
-            raise ValueError(f"pictures {tuple(pictures.shape[1:])} exceed {self._shape}")
-        begins = at.numpy() * self.length
+        length = state.maps.shape[1]
+        if plan.length > length:
+            raise ValueError(f"pictures {tuple(pictures.shape[1:])} exceed those of the state")
+        begins = at.numpy() * length
         frame = _Frame(state.maps.numpy().reshape(-1), begins, {}, Operations())
         x = pictures.to(self._dtype).permute(0, 2, 3, 1).contiguous()
         size = torch.tensor(pictures.shape[2:])
@@ -158,14 +169,15 @@ class EventfulConvolutions(nn.Module):
         chosen = self._changed(x, frame)
         chosen |= ~fits[:, None, None]
         full = self._find_places(plan, chosen, frame)
-        if not full:  # maps that are not complete are computed now
-            chosen |= ~state.complete[at].bool()[:, None, None]
+        if not full and (renew or not state.complete[at].all()):
+            chosen |= renew | ~state.complete[at].bool()[:, None, None]
             self._find_places(plan, chosen, frame)
         grown = _near(chosen, _reaching(chosen.shape[1:], CELL, chosen.shape[1:], plan.margin))
         kernels.keep_cells(x.numpy(), frame.buffer, begins, CELL, (grown | full).numpy())
         state.frames[at] += 1
         state.size[at], state.complete[at] = size, int(not full)
         self.share, self.operations = float(chosen.double().mean()), frame.operations
+        self.in_full = full
         if full:
             return self.model(pictures)
         if self.share:

@@ -67,8 +67,14 @@ class _Batch:
         self.options, self.stop = options, stop
         check_licence(options.model, options.weights, options.licence)
         self.weights = identify(options.model, options.weights, options.licence)
-        gated, looks = self.weights.gated, self.weights.looks
-        check_options(options, finds_objects=self.weights.finds_objects, gated=gated, shares=looks)
+        found = self.weights
+        check_options(
+            options,
+            finds_objects=found.finds_objects,
+            gated=found.gated,
+            shares=found.looks,
+            by_place=found.by_place,
+        )
         if options.only:
             match_labels(options.only, self.weights.events)
         self.work = BatchJob(_absolute(options), self.weights.weights_sha256, code_files())

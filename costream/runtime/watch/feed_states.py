@@ -30,7 +30,7 @@ class FeedStates:
         masks: Sequence[frozenset[Place]] = (),
         persons: Sequence[PersonRows] | None = None,
     ) -> None:
-        """``tokens``: for a token-gated model, the tokens computed per frame; see ``TokenState``.
+        """``tokens``: what is computed of a frame, see ``Options``, where the model has a choice.
 
         For each row: ``throttles``: the controller of its budget. ``masks``: its masks.
         ``persons``: the rows of its persons, if they are followed.
@@ -47,9 +47,10 @@ class FeedStates:
         for rows, throttle in zip(persons or (), throttles or (), strict=False):
             if isinstance(throttle, LookController):
                 rows.govern(throttle.may)
-        if isinstance(model, GatedModel):
-            for row, state in enumerate(self._states):
+        for row, state in enumerate(self._states):
+            if isinstance(model, GatedModel) or model.info.by_place:
                 state.tokens = tokens
+            if isinstance(model, GatedModel):
                 state.masks = masks[row] if masks else frozenset()
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
