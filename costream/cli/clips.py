@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import option
+from costream.cli.click_options import json_option, option
 from costream.cli.completers import file_names
+from costream.cli.printing import print_json
 from costream.core.clock import format_time
 from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError, say
 from costream.core.formatting import counted
-from costream.core.records import Header, Segment
+from costream.core.records import Header, Segment, plain
 from costream.core.spelling import folded
 from costream.options.values import seconds
 
 TABLE = "clips.csv"
-_COLUMNS = (
-    *("file", "picture", "source", "label", "start_s", "end_s", "score", "model", "person"),
-    *("clip_start_s", "clip_end_s", "length_s"),
-)
 _SHORTER_S = 0.25  # a clip that is shorter than its range by more is reported
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A row of clips.csv, and of ``clips --json``."""
+
+    file: str  # in the folder of clips.csv
+    picture: str | None  # of the start of the segment; null: sound
+    source: str
+    label: str
+    start_s: float  # of the segment, in the source
+    end_s: float
+    score: float | None
+    model: str
+    person: int | None
+    clip_start_s: float  # of the clip, in the source
+    clip_end_s: float
+    length_s: float  # of the clip, as it was read back
 
 
 @dataclass(frozen=True)
@@ -65,6 +80,7 @@ class _Cut:
     " keyframe before.",
 )
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace existing clips.")
+@json_option
 def command(
     results: tuple[Path, ...],
     output: str,
@@ -73,6 +89,7 @@ def command(
     after: float,
     exact: bool,
     overwrite: bool,
+    as_json: bool,
 ) -> int:
     """Cut the segments of results out of their sources.
 
@@ -89,15 +106,17 @@ def command(
     cuts, problems = _cuts(results, {folded(each) for each in label}, before, after)
     if not cuts and not problems:
         raise UsageError(f"no segment{' with this label' if label else ''} in these results")
-    count = 0
+    clips: list[Clip] = []
     if cuts:
-        count, failed = _write(cuts, folder, exact=exact, overwrite=overwrite)
+        clips, failed = _write(cuts, folder, exact=exact, overwrite=overwrite)
         problems += failed
     for line in problems:
         say(f"costream: {line}")
-    if count:
-        click.echo(f"{counted(count, 'clip')}: {folder / TABLE}")
-    return int(ExitCode.OK if not problems else ExitCode.PARTIAL if count else ExitCode.INPUT)
+    if as_json:
+        print_json([plain(clip) for clip in clips])
+    elif clips:
+        click.echo(f"{counted(len(clips), 'clip')}: {folder / TABLE}")
+    return int(ExitCode.OK if not problems else ExitCode.PARTIAL if clips else ExitCode.INPUT)
 
 
 def _cuts(
@@ -147,9 +166,10 @@ def _segments(path: Path, labels: set[str]) -> Iterator[tuple[Header, Segment, P
 
 def _write(
     cuts: Sequence[_Cut], folder: Path, *, exact: bool, overwrite: bool
-) -> tuple[int, list[str]]:
-    """Write the clips and their table; return their number, and a line for each failure."""
+) -> tuple[list[Clip], list[str]]:
+    """Write the clips and their table; return the clips, and a line for each failure."""
     from costream.sinks.atomic import check_folder
+    from costream.sinks.tables import csv_cell
 
     check_folder(folder)
     paths = _paths(cuts, folder, exact=exact)
@@ -157,23 +177,24 @@ def _write(
     if existing is not None and not overwrite:
         raise UsageError("exists already", where=existing, hint="use --overwrite, or another -o")
     folder.mkdir(parents=True, exist_ok=True)
-    count, problems = 0, []
+    clips: list[Clip] = []
+    problems: list[str] = []
     with (folder / TABLE).open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-        table.writeheader()
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow([column.name for column in fields(Clip)])
         for cut, path in zip(cuts, paths, strict=True):
             at = f"{cut.media.name} at {format_time(cut.segment.start_s)}"
             try:
-                row = _clip(cut, path, exact=exact)
+                clip = _clip(cut, path, exact=exact)
             except CostreamError as error:
                 problems.append(f"{at}: {error}")
                 continue
-            length_s, asked_s = float(str(row["length_s"])), cut.end_s - cut.begin_s
-            if length_s < asked_s - _SHORTER_S:
-                say(f"costream: {at}: the clip has {length_s:.2f} s, as the source ends then")
-            table.writerow(row)
-            count += 1
-    return count, problems
+            if clip.length_s < cut.end_s - cut.begin_s - _SHORTER_S:
+                say(f"costream: {at}: the clip has {clip.length_s:.2f} s, as the source ends then")
+            cells = (getattr(clip, column.name) for column in fields(Clip))
+            table.writerow(["" if cell is None else csv_cell(cell) for cell in cells])
+            clips.append(clip)
+    return clips, problems
 
 
 def _paths(cuts: Sequence[_Cut], folder: Path, *, exact: bool) -> list[Path]:
@@ -194,10 +215,9 @@ def _paths(cuts: Sequence[_Cut], folder: Path, *, exact: bool) -> list[Path]:
     return list(paths)
 
 
-def _clip(cut: _Cut, path: Path, *, exact: bool) -> dict[str, object]:
+def _clip(cut: _Cut, path: Path, *, exact: bool) -> Clip:
     """Write a clip and its picture; return its row of the table."""
     from costream.runtime.cutting import PICTURE, copy_clip, exact_clip, picture, sound_clip
-    from costream.sinks.tables import csv_cell
     from costream.sources.base import SourceOptions
 
     stream, channel = (cut.header.options.get(name) for name in ("stream", "channel"))
@@ -210,15 +230,17 @@ def _clip(cut: _Cut, path: Path, *, exact: bool) -> dict[str, object]:
         shot = path.with_suffix(PICTURE)
         picture(cut.media, shot, SourceOptions(start_s=cut.segment.start_s, stream=stream))
     segment = cut.segment
-    row = {
-        "file": path.name,
-        "picture": None if shot is None else shot.name,
-        "source": str(cut.media),
-        **{name: getattr(segment, name) for name in ("label", "start_s", "end_s", "score")},
-        "model": segment.model or cut.header.model,
-        "person": segment.person,
-        "clip_start_s": begin_s,
-        "clip_end_s": begin_s + length,
-        "length_s": length,
-    }
-    return {name: "" if value is None else csv_cell(value) for name, value in row.items()}
+    return Clip(
+        file=path.name,
+        picture=None if shot is None else shot.name,
+        source=str(cut.media),
+        label=segment.label,
+        start_s=segment.start_s,
+        end_s=segment.end_s,
+        score=segment.score,
+        model=segment.model or cut.header.model,
+        person=segment.person,
+        clip_start_s=begin_s,
+        clip_end_s=begin_s + length,
+        length_s=length,
+    )

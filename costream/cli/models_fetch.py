@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -27,6 +27,7 @@ from costream.core.errors import (
 )
 from costream.core.formatting import counted, listed, print_path, suggest_names
 from costream.core.locks import append_own, try_lock
+from costream.core.schema import schema_of
 from costream.core.user_code import split_spec
 from costream.models.catalogue import find_weights, kind_of
 from costream.runtime.stop import StopHandler, Stopped
@@ -286,6 +287,15 @@ def known_labels(entry: Published) -> str:
 def labels_text(names: Sequence[str]) -> str:
     """Return the number of labels and the first ones."""
     return f"{counted(len(names), 'label')}: {listed(names, 4)}"
+
+
+def published_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of an entry of ``models fetch --json``."""
+    schema = schema_of(Published, (Published,))
+    found = schema["$defs"]["Published"]
+    path = {"type": ["string", "null"], "description": "of the fetched weights; null: not here"}
+    found["properties"]["path"] = path
+    return schema
 
 
 def _print_list(known: dict[str, Published], as_json: bool) -> None:

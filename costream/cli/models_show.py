@@ -8,6 +8,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,43 @@ from costream.models.catalogue import (
     split_size,
     with_size,
 )
-from costream.weights_io.card import Card
+from costream.weights_io.card import Card, card_schema
 from costream.weights_io.file import STEP_SUFFIX, all_tensors, card_in, read_card, read_header
 from costream.weights_io.licences import UNKNOWN, licence_class
 from costream.weights_io.store import INSTALL_RESEARCH, published
 
 _WIDTH = 80  # columns of the output
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A model of ``models list --json``."""
+
+    name: str
+    summary: str
+    origin: str | None  # environment, cache, shipped, research or published; null: an architecture
+    path: str | None  # of the weights; null: they are not here
+    licence_class: str | None  # free, non-commercial, research or unknown; null: no weights
+
+    @classmethod
+    def of(cls, entry: ModelEntry) -> ListedModel:
+        """Return an entry of the list, with its licence class."""
+        path = None if entry.path is None else str(entry.path)
+        return cls(entry.name, entry.summary, entry.origin, path, _licence_class(entry))
+
+
+def shown_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of ``models show --json``: a card, and its file."""
+    schema = card_schema()
+    card = schema["$defs"]["Card"]
+    card["properties"] = {
+        "path": {"type": "string", "description": "of the weights"},
+        "tensors_sha256": {"type": "string"},
+        "parameters": {"type": ["integer", "null"], "description": "null: a step in ONNX"},
+        **card["properties"],
+    }
+    card["required"] = ["path", "tensors_sha256", "parameters", *card["required"]]
+    return schema
 
 
 @click.command("list", cls=Command, short_help="List the models whose weights are here.")
@@ -62,16 +94,7 @@ def list_command(every: bool, timed: bool, as_json: bool) -> None:
     """
     entries = list_models()
     if as_json:
-        print_json(
-            [
-                {
-                    **dataclasses.asdict(e),
-                    "path": e.path and str(e.path),
-                    "licence_class": _licence_class(e),
-                }
-                for e in entries
-            ]
-        )
+        print_json([dataclasses.asdict(ListedModel.of(entry)) for entry in entries])
         return
     shown = [entry for entry in entries if every or entry.path is not None]
     groups: dict[str, list[tuple[str, ...]]] = {}

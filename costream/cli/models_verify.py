@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,18 @@ from costream.models.catalogue import (
 )
 from costream.weights_io.file import read_card
 from costream.weights_io.store import published
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A model of ``models verify --json``."""
+
+    path: str
+    ok: bool
+    sha256: str  # of the tensors; empty if the check failed
+    sample: dict[str, Any] | None  # the score on a shipped sample; null: the card states none
+    known_input: str | None  # result of the published checkpoint's check; null: other files
+    problem: str | None
 
 
 @click.command(
@@ -49,16 +62,15 @@ def verify_command(models: tuple[str, ...], as_json: bool) -> int:
             known = _check_published(file)
         except CostreamError as error:
             digest, problem = "", str(error)
-        row = {"path": path or name, "ok": problem is None, "sha256": digest}
-        rows.append({**row, "sample": sample, "known_input": known, "problem": problem})
+        rows.append(Verification(path or name, problem is None, digest, sample, known, problem))
     if not rows:
         say("there are no weight files to verify")
     if as_json:
-        print_json(rows)
+        print_json([asdict(row) for row in rows])
     else:
         for row in rows:
             click.echo(printable(_line(row)))
-    failed = any(not row["ok"] for row in rows)
+    failed = any(not row.ok for row in rows)
     return int(ExitCode.MODEL if failed else ExitCode.OK)
 
 
@@ -79,13 +91,13 @@ def _check_published(path: Path) -> str | None:
     return f"as published: {', '.join(entry.check)}"
 
 
-def _line(row: dict[str, Any]) -> str:
-    if not row["ok"]:
-        return f"FAIL  {row['problem']}"
-    sample = row["sample"]
+def _line(row: Verification) -> str:
+    if not row.ok:
+        return f"FAIL  {row.problem}"
+    sample = row.sample
     if sample is None:
-        return f"ok    {row['path']}" + (f"  {row['known_input']}" if row["known_input"] else "")
+        return f"ok    {row.path}" + (f"  {row.known_input}" if row.known_input else "")
     if sample["metrics"] is None:
-        return f"ok    {row['path']}  sample not checked: {sample['reason']}"
+        return f"ok    {row.path}  sample not checked: {sample['reason']}"
     scores = ", ".join(f"{k.replace('_', ' ')} {v:.3f}" for k, v in sample["metrics"].items())
-    return f"ok    {row['path']}  {sample['file']}: {scores}"
+    return f"ok    {row.path}  {sample['file']}: {scores}"

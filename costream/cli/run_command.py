@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from costream.cli.checks import check_combinations
-from costream.cli.click_command import Command
+from costream.cli.click_command import Command, Option
 from costream.cli.click_options import declared_option
 from costream.cli.completers import file_names
 from costream.cli.settings_in_force import config_option, effective, warn_of_unknown_variables
@@ -18,6 +18,7 @@ from costream.options.options import Options
 
 # From strong to weak.
 _ORIGINS = ("COMMANDLINE", "PROMPT", "ENVIRONMENT", "DEFAULT_MAP", "DEFAULT")
+_JSON = "Write JSON, one document: -f json."
 # Fields of options that exclude each other.
 _EXCLUSIVE = (
     ("end_s", "duration_s"),
@@ -25,17 +26,6 @@ _EXCLUSIVE = (
     ("overwrite", "skip_existing"),
     ("tokens", "budget"),
 )
-
-
-class CommandOfRun(Command):
-    """A command of a run: ``--json`` stands for ``-f json``, as other commands have it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments."""
-        end = args.index("--") if "--" in args else len(args)
-        named = any("--format" in param.opts for param in self.params)
-        parts = [["-f", "json"] if named and arg == "--json" else [arg] for arg in args[:end]]
-        return super().parse_args(ctx, [arg for part in parts for arg in part] + args[end:])
 
 
 def run_command(
@@ -61,10 +51,17 @@ def run_command(
             field = declared.name
             params[field] = declared_option(declared, **changes.get(field, {}))
 
+    shown = list(params.values())
+    if "formats" in params:
+        place = shown.index(params["formats"]) + 1
+        shown.insert(
+            place, Option(["--json", "as_json"], is_flag=True, heading="Output", help=_JSON)
+        )
+
     def decorate(function: Callable[[Any, list[str]], ExitCode]) -> click.Command:
         @click.command(
-            cls=CommandOfRun,
-            params=list(params.values()),
+            cls=Command,
+            params=shown,
             no_args_is_help=required,
             help=function.__doc__,
         )
@@ -72,6 +69,8 @@ def run_command(
         @click.pass_context
         def command(ctx: click.Context, /, **_: Any) -> int:
             values = {field: ctx.params[str(param.name)] for field, param in params.items()}
+            if ctx.params.get("as_json"):
+                values["formats"] = _with_json(ctx, values["formats"])
             for pair in _EXCLUSIVE:
                 if (overridden := _weaker(ctx, pair, params, values)) is not None:
                     values[overridden] = kind.__dataclass_fields__[overridden].default
@@ -82,6 +81,13 @@ def run_command(
         return command
 
     return decorate
+
+
+def _with_json(ctx: click.Context, formats: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the formats of -f, and JSON; those of the environment and of settings do not count."""
+    source = ctx.get_parameter_source("formats")
+    named = formats if source is not None and source.name == "COMMANDLINE" else ()
+    return tuple(dict.fromkeys((*named, "json")))
 
 
 def _weaker(

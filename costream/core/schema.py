@@ -132,6 +132,13 @@ def schema_of(kind: type[Any], described: Iterable[type[Any]]) -> dict[str, Any]
     return with_dialect({**references[0], "$defs": parts})
 
 
+def array_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a list of what a schema describes."""
+    item = {key: value for key, value in schema.items() if key not in ("$schema", "$defs")}
+    parts = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    return with_dialect({"type": "array", "items": item, **parts})
+
+
 def _describe(parts: dict[str, Any], classes: Iterable[type[Any]]) -> None:
     """Add the comments behind the fields of classes to the schemas of their properties."""
     for kind in classes:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 Cell: TypeAlias = str | int | float | None
+
+
+@dataclass(frozen=True)
+class JsonTable:
+    """A table as ``--json`` prints it."""
+
+    title: str
+    rows: tuple[dict[str, Cell], ...]  # values by column; null: none
+    notes: tuple[str, ...]  # how it was measured, and what is left out
 
 
 @dataclass(frozen=True)
@@ -21,8 +30,8 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values: title, notes, and each row as an object."""
-        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-        return {"title": self.title, "rows": rows, "notes": list(self.notes)}
+        rows = tuple(dict(zip(self.columns, row, strict=True)) for row in self.rows)
+        return asdict(JsonTable(self.title, rows, self.notes))
 
     def to_text(self) -> str:
         """Return aligned columns: text left-aligned, numbers right-aligned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from costream.core.errors import ExitCode, OutputError, printable
@@ -17,6 +18,16 @@ from costream.evaluation.stored_results import result_scores
 from costream.evaluation.text_windows import window_scores
 from costream.runtime.logs import logging_to
 from costream.runtime.stop import StopHandler
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What ``evaluate --json`` prints for every task; the metrics of the task follow."""
+
+    data: str  # recordings or results
+    model: str
+    weights_sha256: str | None = None  # absent for results
+    failed: int = 0  # recordings that could not be read
 
 
 def evaluate(settings: EvaluateSettings) -> ExitCode:

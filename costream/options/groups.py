@@ -422,8 +422,7 @@ class OutputFlags(Group):
     )
     formats: tuple[str, ...] = texts_flag(
         "-f --format formats",
-        f"Formats, separated by commas: {', '.join(FORMATS)}. --json stands for -f json."
-        "  [default with -o: jsonl]",
+        f"Formats, separated by commas: {', '.join(FORMATS)}.  [default with -o: jsonl]",
         on=FILES,
         identity="never",
         parse=parse_formats,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import PurePath
 from typing import Any, TypeAlias
@@ -88,6 +88,32 @@ class ScoreGap:
                 self.most, self.time_s, self.label = apart, time_s, label
 
 
+@dataclass(frozen=True)
+class ComparedRun:
+    """A comparison as ``report --diff --json`` prints it."""
+
+    name: str
+    equal: bool  # the same labels with the same scores
+    settings: dict[str, dict[str, Any]]  # fields of the headers that differ: values of a and b
+    steps: dict[str, Any]  # time that both have, for which they agree, and the differences
+    timeline: dict[str, Any]  # the same for the segments
+    only_a_s: tuple[tuple[float, float], ...]  # times that only one covers, start and end
+    only_b_s: tuple[tuple[float, float], ...]
+    scores: dict[str, Any]  # differences of the scores that both have
+    cost: dict[str, dict[str, Any]]  # values of a and b
+
+
+@dataclass(frozen=True)
+class ComparedRuns:
+    """What ``report --diff --json`` prints."""
+
+    a: str
+    b: str
+    files: tuple[ComparedRun, ...]
+    only_a: tuple[str, ...]  # results on one side
+    only_b: tuple[str, ...]
+
+
 @dataclass
 class Comparison:
     """Comparison of two runs, with the digests of both."""
@@ -124,24 +150,24 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         scores = self.scores
-        out = {
-            "name": self.name,
-            "equal": self.equal,
-            "settings": {key: {"a": x, "b": y} for key, x, y in self.settings()},
-            "steps": _agreement(self.steps),
-            "timeline": _agreement(self.timeline),
-            "only_a_s": self.only_a,
-            "only_b_s": self.only_b,
-            "scores": {
+        out = ComparedRun(
+            name=self.name,
+            equal=self.equal,
+            settings={key: {"a": x, "b": y} for key, x, y in self.settings()},
+            steps=_agreement(self.steps),
+            timeline=_agreement(self.timeline),
+            only_a_s=tuple(self.only_a),
+            only_b_s=tuple(self.only_b),
+            scores={
                 "compared": scores.count,
                 "mean_difference": scores.total / scores.count if scores.count else None,
                 "max_difference": scores.most if scores.count else None,
                 "time_s": scores.time_s,
                 "label": scores.label,
             },
-            "cost": {key: {"a": x, "b": y} for key, x, y in self.costs()},
-        }
-        values: dict[str, Any] = plain(out)
+            cost={key: {"a": x, "b": y} for key, x, y in self.costs()},
+        )
+        values: dict[str, Any] = plain(asdict(out))
         return values
 
 

@@ -108,7 +108,9 @@ def test_every_field_has_one_declaration() -> None:
         click_command = import_module(f"costream.cli.{command}").command
         options = [p for p in click_command.params if isinstance(p, click.Option)]
         known = Counter(
-            (*p.opts, *p.secondary_opts) for p in options if p.name not in ("config", "help")
+            (*p.opts, *p.secondary_opts)
+            for p in options
+            if p.name not in ("config", "help", "as_json")
         )
         assert set(known.values()) == {1}
         assert len(known) == sum(command in each.commands for each in declared)
@@ -228,10 +230,11 @@ def test_what_is_almost_a_feed(source, code, words):
     refused(code, words, "watch", source)
 
 
-@pytest.mark.parametrize("command", ["detect", "listen", "read"])
-def test_json_stands_for_its_format(command: str) -> None:
-    parsed = import_module(f"costream.cli.{command}").command
-    words = ["a.mp4", "--json", "-m", "x", "--", "--json"]
-    params = parsed.make_context(command, words).params
-    assert params["formats"] == ("json",)
-    assert tuple(map(str, params["sources"])) == ("a.mp4", "--json")
+@pytest.mark.parametrize("command", ["detect", "listen", "read", "batch"])
+def test_json_stands_for_its_format(parse, command):
+    source = ("-o", "out", "-m", "x", "a.mp4")
+    assert parse(command, *source, "--json").formats == ("json",)
+    assert parse(command, "--json", *source, "-f", "json,csv").formats == ("json", "csv")
+    assert parse(command, "-f", "csv", "--json", *source).formats == ("csv", "json")
+    assert parse(command, *source, "--", "--json").sources == ("a.mp4", "--json")
+    assert parse(command, *source, "-m", "--json").model == "--json"  # a value

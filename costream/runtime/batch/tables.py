@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,24 @@ class MergedInput:
     kind: str | None = None
     summary: dict[str, Any] = field(default_factory=dict)  # the summary record
     records: Path | None = None  # its JSON lines; None: no records
+
+
+@dataclass(frozen=True)
+class BatchTotals:
+    """What ``summary.json`` of a batch holds after the settings of its runs."""
+
+    complete: bool  # false: the batch was interrupted
+    exit: int  # exit code
+    inputs: dict[str, int]  # number of inputs in all, and by status
+    skipped: dict[str, int]  # number of inputs by reason
+    media_s: float
+    unfamiliar_s: float | None  # null: no model measures familiarity
+    steps: int
+    segments: int
+    errors: int
+    macs: int  # multiply-accumulates
+    dense_macs: int  # with all windows recomputed
+    labels: dict[str, dict[str, float]]  # number of segments and seconds of each label
 
 
 class MergedTables:
@@ -121,18 +139,20 @@ class MergedTables:
             rows.finish()
         for steps in self._steps.values():
             steps.finish()
-        document = {
-            **head,
-            "inputs": {"total": sum(self._counts.values()), **dict(sorted(self._counts.items()))},
-            "skipped": dict(sorted(self._skipped.items())),
-            "media_s": self._media_s,
-            "unfamiliar_s": self._unfamiliar_s,
+        totals = BatchTotals(
+            complete=head["complete"],
+            exit=head["exit"],
+            inputs={"total": sum(self._counts.values()), **dict(sorted(self._counts.items()))},
+            skipped=dict(sorted(self._skipped.items())),
+            media_s=self._media_s,
+            unfamiliar_s=self._unfamiliar_s,
             **self._sums,
-            "labels": {
+            labels={
                 label: {"segments": int(number), "seconds": seconds}
                 for label, (number, seconds) in sorted(self._labels.items())
             },
-        }
+        )
+        document = {**head, **asdict(totals)}
         file = AtomicFile(self._folder / "summary.json", overwrite=True)
         file.open()
         file.write(json.dumps(plain(document), ensure_ascii=False, indent=1) + "\n")
