@@ -25,7 +25,7 @@ _SHORTER_S = 0.25  # a clip that is shorter than its range by more is reported
 
 
 @dataclass(frozen=True)
-class Clip:
+class WrittenClip:
     """A row of clips.csv, and of ``clips --json``."""
 
     file: str  # in the folder of clips.csv
@@ -106,7 +106,7 @@ def command(
     cuts, problems = _cuts(results, {folded(each) for each in label}, before, after)
     if not cuts and not problems:
         raise UsageError(f"no segment{' with this label' if label else ''} in these results")
-    clips: list[Clip] = []
+    clips: list[WrittenClip] = []
     if cuts:
         clips, failed = _write(cuts, folder, exact=exact, overwrite=overwrite)
         problems += failed
@@ -166,7 +166,7 @@ def _segments(path: Path, labels: set[str]) -> Iterator[tuple[Header, Segment, P
 
 def _write(
     cuts: Sequence[_Cut], folder: Path, *, exact: bool, overwrite: bool
-) -> tuple[list[Clip], list[str]]:
+) -> tuple[list[WrittenClip], list[str]]:
     """Write the clips and their table; return the clips, and a line for each failure."""
     from costream.sinks.atomic import check_folder
     from costream.sinks.tables import csv_cell
@@ -177,11 +177,11 @@ def _write(
     if existing is not None and not overwrite:
         raise UsageError("exists already", where=existing, hint="use --overwrite, or another -o")
     folder.mkdir(parents=True, exist_ok=True)
-    clips: list[Clip] = []
+    clips: list[WrittenClip] = []
     problems: list[str] = []
     with (folder / TABLE).open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow([column.name for column in fields(Clip)])
+        table.writerow([column.name for column in fields(WrittenClip)])
         for cut, path in zip(cuts, paths, strict=True):
             at = f"{cut.media.name} at {format_time(cut.segment.start_s)}"
             try:
@@ -191,7 +191,7 @@ def _write(
                 continue
             if clip.length_s < cut.end_s - cut.begin_s - _SHORTER_S:
                 say(f"costream: {at}: the clip has {clip.length_s:.2f} s, as the source ends then")
-            cells = (getattr(clip, column.name) for column in fields(Clip))
+            cells = (getattr(clip, column.name) for column in fields(WrittenClip))
             table.writerow(["" if cell is None else csv_cell(cell) for cell in cells])
             clips.append(clip)
     return clips, problems
@@ -215,7 +215,7 @@ def _paths(cuts: Sequence[_Cut], folder: Path, *, exact: bool) -> list[Path]:
     return list(paths)
 
 
-def _clip(cut: _Cut, path: Path, *, exact: bool) -> Clip:
+def _clip(cut: _Cut, path: Path, *, exact: bool) -> WrittenClip:
     """Write a clip and its picture; return its row of the table."""
     from costream.runtime.cutting import PICTURE, copy_clip, exact_clip, picture, sound_clip
     from costream.sources.base import SourceOptions
@@ -230,7 +230,7 @@ def _clip(cut: _Cut, path: Path, *, exact: bool) -> Clip:
         shot = path.with_suffix(PICTURE)
         picture(cut.media, shot, SourceOptions(start_s=cut.segment.start_s, stream=stream))
     segment = cut.segment
-    return Clip(
+    return WrittenClip(
         file=path.name,
         picture=None if shot is None else shot.name,
         source=str(cut.media),

@@ -26,7 +26,7 @@ FILES = {
 # What commands print with --json: the same; in brackets, a list of them.
 PRINTED = {
     "bench": "[costream.core.tables:JsonTable]",
-    "clips": "[costream.cli.clips:Clip]",
+    "clips": "[costream.cli.clips:WrittenClip]",
     "diff": "costream.report.comparison:ComparedRuns",
     "doctor": "[costream.cli.doctor:Finding]",
     "doctor-files": "[costream.cli.file_report:FileReport]",
