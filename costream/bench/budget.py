@@ -15,13 +15,14 @@ from itertools import groupby, islice
 import numpy as np
 import numpy.typing as npt
 
-from costream.core.errors import SourceError
+from costream.core.errors import SourceError, UsageError
 from costream.core.records import Box, VideoFrame
 from costream.core.tables import Cell, Table
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detection_scores
-from costream.models.base import GatedModel
+from costream.models.base import Model
 from costream.options.budget import Budget
-from costream.runtime.budget import TokenController
+from costream.options.values import ALL_TOKENS
+from costream.runtime.budget import controller
 from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
@@ -39,47 +40,48 @@ class Step:
 
     stretch: str
     cost: float  # in the budget's unit
-    tokens: int
+    tokens: int | None  # None: the model has none
     macs: int
     dense_macs: int
     found: tuple[Box, ...]
     dense: tuple[Box, ...]
 
 
-def budget_trace(uri: str, model: GatedModel, budget: Budget, steps: int = 240) -> list[Step]:
+def budget_trace(uri: str, model: Model, budget: Budget, steps: int = 240) -> list[Step]:
     """Run a model within a budget through four stretches of equal length; return its steps.
+
+    The frames of the video are taken at the rate of the model, whatever that of the video is.
 
     The first two repeat the first frame of the video ``uri`` with noise; the others play the
     video. In the second and third another process keeps a core busy. Raises SourceError when the
-    video is too short for half of ``steps``.
+    video is too short for half of ``steps``, UsageError for a model that cannot keep a budget.
     """
+    throttle = controller(model, budget, model.info.card.rate_hz)
+    if throttle is None:
+        raise UsageError(f"{model.info.card.name} has a fixed cost per step", where="--model")
     frames = _frames(uri, model, steps)
     least = model.info.card.timeline.threshold_of
     dense = [
         tuple(b for b in boxes if b.score >= least(b.label)) for boxes in _dense(model, frames)
     ]
-    throttle, state, trace = (
-        TokenController(model, budget, model.info.card.rate_hz),
-        model.init_state(1),
-        [],
-    )
+    state, trace = model.init_state(1), []
+    if model.info.by_place:
+        state.tokens = ALL_TOKENS  # else many budgets are more than what is needed
     for stretch, numbers in groupby(range(steps), key=lambda k: STRETCHES[4 * k // steps]):
         with _load("busy machine" in stretch):
             for k in numbers:
                 throttle.before(state)
                 result = model.step([frames[k]], state)
                 throttle.after(result)
-                assert result.objects is not None
-                assert result.updated is not None
                 spent_ms = 1e3 * (result.frontend_s + result.network_s)
                 trace.append(
                     Step(
                         stretch,
                         result.macs if budget.unit == "macs" else spent_ms,
-                        int(result.updated[0].sum()),
+                        None if result.updated is None else int(result.updated[0].sum()),
                         result.macs,
                         result.dense_macs,
-                        result.objects[0],
+                        () if result.objects is None else result.objects[0],
                         dense[k],
                     )
                 )
@@ -97,6 +99,7 @@ def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: st
     columns = (
         "stretch",
         "steps",
+        "mean to target",
         f"within {TOLERANCE:.0%}",
         *(f"{what} {word}" for what in ("p10", "median", "p90")),
         "tokens",
@@ -105,7 +108,8 @@ def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: st
     )
     notes = (
         f"target {target / unit:g} {word} per step ({budget.text}), without the first"
-        f" {SETTLING} steps. AP50: with the dense network's detections as ground truth.",
+        f" {SETTLING} steps. Models without tokens keep it on average, and spend less where nothing"
+        " moves. AP50: with the dense network's detections as ground truth.",
     )
     return Table(title, columns, (*rows, _row("all", settled, target, unit)), notes)
 
@@ -118,15 +122,17 @@ def _unit(budget: Budget) -> tuple[float, str]:
 def _row(name: str, steps: Sequence[Step], target: float, unit: float) -> tuple[Cell, ...]:
     costs = [step.cost / unit for step in steps]
     low, middle, high = np.percentile(costs, (10, 50, 90)).tolist()
+    tokens = [step.tokens for step in steps if step.tokens is not None]
     near = [abs(step.cost / target - 1) <= TOLERANCE for step in steps]
     return (
         name,
         len(steps),
+        round(statistics.fmean(costs) * unit / target, 2),
         f"{sum(near) / len(near):.0%}",
         low,
         middle,
         high,
-        round(statistics.median(step.tokens for step in steps)),
+        round(statistics.median(tokens)) if tokens else None,
         f"{sum(s.macs for s in steps) / sum(s.dense_macs for s in steps):.0%}",
         _precision(steps),
     )
@@ -152,7 +158,7 @@ def _arrays(
     return corners_of(boxes), scores, np.array([known.get(b.label, -1) for b in boxes], np.int64)
 
 
-def _frames(uri: str, model: GatedModel, steps: int) -> list[VideoFrame]:
+def _frames(uri: str, model: Model, steps: int) -> list[VideoFrame]:
     """Return the frames of all steps."""
     source = open_source(uri, SourceOptions(box=model.info.box))
     try:
@@ -167,20 +173,22 @@ def _frames(uri: str, model: GatedModel, steps: int) -> list[VideoFrame]:
     still = first.rgb.astype(np.float32)
     noisy = (still + rng.normal(0, _NOISE, still.shape) for _ in range(steps // 2))
     quiet = [_held(first, p.round().clip(0, 255).astype(np.uint8)) for p in noisy]
-    return [*quiet, *running]
+    rate_hz = model.info.card.rate_hz
+    return [replace(frame, time_s=k / rate_hz) for k, frame in enumerate([*quiet, *running])]
 
 
 def _held(frame: VideoFrame, pixels: npt.NDArray[np.uint8]) -> VideoFrame:
     return replace(frame, convert=lambda: pixels, arrived_s=None)
 
 
-def _dense(model: GatedModel, frames: Sequence[VideoFrame]) -> list[tuple[Box, ...]]:
-    """Return the detections when every frame is computed in full."""
+def _dense(model: Model, frames: Sequence[VideoFrame]) -> list[tuple[Box, ...]]:
+    """Return the detections when every frame is computed in full; none of other models."""
+    if not model.info.card.finds_objects:
+        return [()] * len(frames)
     state, found = model.init_state(1), []
     for frame in frames:
         objects = model.step([frame], state).objects
-        assert objects is not None
-        found.append(objects[0])
+        found.append(() if objects is None else objects[0])
     return found
 
 
@@ -200,21 +208,29 @@ def _load(wanted: bool) -> Iterator[None]:
 
 
 def draw(trace: Sequence[Step], budget: Budget, target: float) -> bytes:
-    """Return a PNG plot of the cost of every step, the target, and the updated tokens."""
+    """Return a PNG plot of the cost of every step, their mean, the target, and the tokens.
+
+    Of a model without tokens it has the share of the operations instead.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     unit, word = _unit(budget)
     above.plot([step.cost / unit for step in trace], ".", markersize=3, color="#0072b2")
+    newest = [[s.cost / unit for s in trace[max(0, k - 20) : k + 1]] for k in range(len(trace))]
+    means = [statistics.fmean(costs) for costs in newest]
+    above.plot(means, color="#0072b2", label="mean of 21 steps")
     above.axhline(target / unit, color="#d55e00")
     low, high = ((1 + sign * TOLERANCE) * target / unit for sign in (-1, 1))
     above.axhspan(low, high, color="#d55e00", alpha=0.15, label=f"target ±{TOLERANCE:.0%}")
     above.set_ylabel(word)
     above.set_ylim(0, 2 * target / unit)
     above.legend(loc="upper right")
-    below.step(range(len(trace)), [step.tokens for step in trace], where="mid", color="#009e73")
-    below.set_ylabel("tokens")
+    has_tokens = all(step.tokens is not None for step in trace)
+    computed = [step.tokens if has_tokens else step.macs / step.dense_macs for step in trace]
+    below.step(range(len(trace)), computed, where="mid", color="#009e73")
+    below.set_ylabel("tokens" if has_tokens else "of dense MACs")
     below.set_xlabel("step")
     for stretch, part in groupby(enumerate(trace), key=lambda pair: pair[1].stretch):
         numbers = [k for k, _ in part]

@@ -351,9 +351,7 @@ def budget(
 
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device="cpu")
-    if not isinstance(loaded, GatedModel):
-        raise UsageError(f"{loaded.info.card.name} has a fixed cost per step", where="--model")
-    if not loaded.info.card.finds_objects:
+    if isinstance(loaded, GatedModel) and not loaded.info.card.finds_objects:
         raise UsageError(f"{loaded.info.card.name} does not detect objects", where="--model")
     trace = budget_trace(file, loaded, limit, count)
     dense_macs = sum(step.dense_macs for step in trace) / max(1, len(trace))
