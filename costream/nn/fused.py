@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -24,7 +24,8 @@ from costream.nn import fast
 Pads: TypeAlias = tuple[int, int, int, int]  # zeros to the left, to the right, above and below
 
 # Numbers of an output up to which bias and activation find it in the processor's cache.
-_CACHED = 1 << 18
+_CACHED = 1 << 17
+_SHAPES = 4  # of inputs for which a layer keeps weights
 _forms: WeakKeyDictionary[nn.Conv2d, _Form] = WeakKeyDictionary()
 
 
@@ -106,6 +107,7 @@ class _Form:
         simple = (layer.kernel_size, layer.stride, padding, layer.groups)
         pointwise = simple == ((1, 1), (1, 1), [0, 0], 1)
         self._matrix = self._weight[:, :, 0, 0].t().contiguous() if pointwise else None
+        self._packed: dict[torch.Size, Tensor] = {}
         self._biases: dict[int, Tensor] = {}  # of a row of a map, by its width
 
     def __call__(self, x: Tensor, activation: FusedActivation) -> Tensor:
@@ -114,15 +116,20 @@ class _Form:
         if self._matrix is None or count * height * width * len(self._weight) > _CACHED:
             name, constants, _ = activation
             out: Tensor = torch.ops.mkldnn._convolution_pointwise(
-                x, self._packed, self._bias, *self._arguments, name, constants, ""
+                x, self._packed_for(x.shape), self._bias, *self._arguments, name, constants, ""
             )
             return out
         return activation.apply(self._multiplied(x, self._matrix))
 
-    @cached_property
-    def _packed(self) -> Tensor:
-        pack = torch.ops.mkldnn._reorder_convolution_weight
-        return cast(Tensor, pack(self._kernel, *self._arguments))
+    def _packed_for(self, shape: torch.Size) -> Tensor:
+        """Return the weights in the order for this shape; with another one's, oneDNN is slow."""
+        packed = self._packed.get(shape)
+        if packed is None:
+            if len(self._packed) == _SHAPES:
+                self._packed.clear()
+            pack = torch.ops.mkldnn._reorder_convolution_weight
+            packed = self._packed[shape] = pack(self._kernel, *self._arguments, [*shape])
+        return packed
 
     def _multiplied(self, x: Tensor, matrix: Tensor) -> Tensor:
         count, channels, height, width = x.shape
