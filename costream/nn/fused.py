@@ -76,6 +76,16 @@ def available() -> bool:
     )
 
 
+@cache
+def _types() -> frozenset[torch.dtype]:
+    """Return the types of numbers for which there are operators here."""
+    if not available():
+        return frozenset()
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return frozenset([torch.float32])
+    return frozenset([torch.float32, torch.bfloat16])
+
+
 def _applies(layer: nn.Conv2d, x: Tensor) -> bool:
     return (
         not torch.is_grad_enabled()
@@ -83,8 +93,9 @@ def _applies(layer: nn.Conv2d, x: Tensor) -> bool:
         and type(layer) is nn.Conv2d  # without adapter
         and not layer._forward_hooks
         and fast.enabled()
-        and fast.compiles(x)
-        and available()
+        and x.is_cpu
+        and x.dtype in _types()
+        and cast(Tensor, layer._parameters["weight"]).dtype == x.dtype
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     )
 
@@ -104,8 +115,9 @@ class _Form:
             padding, kernel = [bottom, right], F.pad(kernel, (right - left, 0, bottom - top, 0))
         self._arguments = padding, [*layer.stride], [*layer.dilation], layer.groups
         self._kernel = kernel
-        simple = (layer.kernel_size, layer.stride, padding, layer.groups)
-        pointwise = simple == ((1, 1), (1, 1), [0, 0], 1)
+        # oneDNN multiplies bfloat16 faster than the libraries of matrix products.
+        simple = (self._weight.dtype, layer.kernel_size, layer.stride, padding, layer.groups)
+        pointwise = simple == (torch.float32, (1, 1), (1, 1), [0, 0], 1)
         self._matrix = self._weight[:, :, 0, 0].t().contiguous() if pointwise else None
         self._packed: dict[torch.Size, Tensor] = {}
         self._biases: dict[int, Tensor] = {}  # of a row of a map, by its width

@@ -99,3 +99,14 @@ def test_the_readable_form_is_chosen_by_use_kernels():
     layer, x = nn.Conv2d(3, 8, 3, padding=1), torch.randn(1, 3, 9, 9)
     with torch.no_grad(), fast.use_kernels(False):
         assert torch.equal(fused.convolve(layer, x), layer(x))
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_bfloat16_is_rounded_and_mixed_types_are_refused(kernel):
+    layer, x = nn.Conv2d(8, 16, kernel), torch.randn(2, 8, 9, 9)
+    low = copy.deepcopy(layer).bfloat16()
+    with torch.no_grad():
+        out = fused.convolve(low, x.bfloat16(), fused.RELU)
+        torch.testing.assert_close(out.float(), F.relu(layer(x)), rtol=0.03, atol=0.03)
+        with pytest.raises(RuntimeError):
+            fused.convolve(low, x)
