@@ -10,11 +10,12 @@ import os
 import re
 import stat
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
+from typing import Any
 
 import anyio
 from anyio.abc import ByteReceiveStream, Process
@@ -148,21 +149,34 @@ class Commands:
                 await process.aclose()
 
 
+@asynccontextmanager
+async def alongside(
+    task: Callable[..., Coroutine[Any, Any, None]], *arguments: Any, ends: bool = False
+) -> AsyncIterator[None]:
+    """Run a task while the body runs; a ToolError of the body is raised as such, not in a group.
+
+    ``ends``: the task ends by itself, and is awaited; otherwise it is cancelled after the body.
+    """
+    failed: ToolError | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(task, *arguments)
+        try:
+            yield
+        except ToolError as error:
+            failed = error
+        if failed is not None or not ends:
+            tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+
+
 async def _read(process: Process, kinds: Sequence[str], most_bytes: int) -> Answer:
     assert process.stdout is not None
     assert process.stderr is not None
     lines: list[bytes] = []
     remarks: list[str] = []
-    too_long: ToolError | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_read_remarks, process.stderr, remarks)
-        try:
-            lines.extend([line async for line in _kept(process.stdout, kinds, most_bytes)])
-        except ToolError as error:  # raised in here, it would be part of a group
-            too_long = error
-            tasks.cancel_scope.cancel()
-    if too_long is not None:
-        raise too_long
+    async with alongside(_read_remarks, process.stderr, remarks, ends=True):
+        lines.extend([line async for line in _kept(process.stdout, kinds, most_bytes)])
     return Answer(await process.wait(), lines, remarks)
 
 

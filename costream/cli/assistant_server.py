@@ -20,7 +20,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from costream.cli.assistant_access import LONGEST, Answer, Commands, Limits, Roots
+from costream.cli.assistant_access import LONGEST, Answer, Commands, Limits, Roots, alongside
 from costream.core.commit import code_version
 
 _LABELS = 100  # at most, in a call
@@ -207,17 +207,8 @@ async def _reporting(run: Callable[[], Awaitable[Answer]], context: Context | No
     """Return the answer of a run; meanwhile report progress, so that clients keep waiting."""
     if context is None:
         return await run()
-    failed: ToolError | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_report, context)
-        try:
-            answer = await run()
-        except ToolError as error:  # raised in here, it would be part of a group
-            failed = error
-        tasks.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
-    return answer
+    async with alongside(_report, context):
+        return await run()
 
 
 async def _report(context: Context) -> None:

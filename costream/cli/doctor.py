@@ -70,7 +70,8 @@ def command(files: tuple[str, ...], tune: bool, as_json: bool, **values: Any) ->
     listed at the end; --json also has every model without weights. Exit code 5 if a required
     component is broken.
 
-    With FILES (recordings, joints, labels, or folders of frames): the format each is taken for, its
+    With FILES (recordings, joints, labels, lists of feeds, folders of frames, or addresses of live
+    feeds, which are connected): the format each is taken for, its
     rate, length, persons, joints and labels, what was assumed, and the command to use it. Exit
     code 3 if some cannot be read, 4 if none can.
 

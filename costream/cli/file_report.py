@@ -10,24 +10,27 @@ from shlex import quote
 
 import numpy as np
 
-from costream.core.errors import CostreamError, SourceError, UsageError, reason_of
+from costream.core.errors import CostreamError, SourceError, UsageError, display_name, reason_of
 from costream.core.formatting import short_time
-from costream.core.records import Fault, SkeletonFrame, SourceInfo
+from costream.core.records import Fault, SkeletonFrame, SourceInfo, VideoFrame
 from costream.labels.collector import NoLabelsError, abbreviate
 from costream.labels.formats.label_headings import split_columns
 from costream.labels.label_files import reader_of
 from costream.labels.reading import read_recordings
 from costream.labels.recording import Recording
 from costream.models.base import SHIPPED
-from costream.sources.base import Source, SourceOptions
+from costream.options.options import Options
+from costream.runtime.watch.feed_list import LIST, read_feeds
+from costream.sources.base import ConnectionOptions, Source, SourceOptions
 from costream.sources.media.container import open_container
 from costream.sources.media.sound_file import open_sound
-from costream.sources.uris import expand, is_pipe, open_source, sniff
+from costream.sources.uris import expand, is_feed, is_pipe, open_source, sniff
 
 _PERSONS = 8  # as many are followed
 _WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tflite", ".onnx")
 _REFUSED = "not readable"
 _TRIED_HZ = 30.0  # of joints without times and rate
+_CONNECT_S = 10.0
 _MOST_SHOWN = 20  # recordings of one file
 
 
@@ -50,6 +53,13 @@ def report_files(arguments: Iterable[str], options: SourceOptions) -> Iterator[F
 
 
 def _reports(argument: str, options: SourceOptions, seen: Container[str]) -> Iterator[FileReport]:
+    described = _feed if is_feed(argument) else _feed_list if _is_list(argument) else None
+    if described is not None:
+        try:
+            yield described(argument)
+        except CostreamError as error:
+            yield _refused(display_name(argument), error)
+        return
     labels = None if is_pipe(argument) else _labels(argument, options.columns)
     if labels is not None and (labels.readable or _sniff_kind(argument) != "skeleton"):
         yield labels
@@ -76,6 +86,49 @@ def _reports(argument: str, options: SourceOptions, seen: Container[str]) -> Ite
             yield refusal
     if len(uris) > _MOST_SHOWN:
         yield FileReport(argument, {"more": f"{len(uris) - _MOST_SHOWN} further recordings"})
+
+
+def _is_list(argument: str) -> bool:
+    return argument.lower().endswith(LIST) and Path(argument).is_file()
+
+
+def _feed_list(argument: str) -> FileReport:
+    """Return a report on a list of feeds, which are not connected."""
+    feeds = read_feeds(Options(sources=(argument,)))
+    rules = sorted({rule.text for feed in feeds for rule in feed.alerts.on})
+    places = [str(place) for feed in feeds for place in feed.places]
+    rows = {
+        "taken for": "list of feeds",
+        "feeds": f"{len(feeds)}: {abbreviate([f'{feed.name} ({feed.shown})' for feed in feeds])}",
+        **({"rules": abbreviate(rules)} if rules else {}),
+        **({"places": abbreviate(places)} if places else {}),
+        "next": f"costream watch {quote(argument)}",
+    }
+    return FileReport(argument, rows)
+
+
+def _feed(argument: str) -> FileReport:
+    """Return a report on a live feed, by its first frame. SourceError if none arrives in time."""
+    connecting = ConnectionOptions(timeout_s=_CONNECT_S, retries=0)
+    source = open_source(argument, SourceOptions(connecting=connecting))
+    why = "it sends no picture; if it has sound only: costream watch -m mn04"
+    try:
+        info = source.open()
+        for item in source.items():
+            if isinstance(item, VideoFrame):
+                width, height = item.size or item.rgb.shape[1::-1]
+                rate = f", {info.rate_hz:g} frames a second" if info.rate_hz else ""
+                rows = {"taken for": "live feed", "video": f"{width}x{height} pixels{rate}"}
+                rows |= _about(info)
+                use = f"costream watch {quote(display_name(argument))}"
+                return FileReport(display_name(argument), rows | {"next": use})
+            if isinstance(item, Fault):
+                why = item.message
+                if item.fatal:
+                    break
+    finally:
+        source.close()
+    raise SourceError(why, where=display_name(argument))
 
 
 def _refused(file: str, error: CostreamError) -> FileReport:

@@ -133,6 +133,11 @@ def name_of(uri: str) -> str:
     return "stdin" if uri == "-" else file_name(uri)
 
 
+def is_feed(uri: str) -> bool:
+    """Return whether this is the address of a live feed or a camera, which has to be connected."""
+    return _live(uri) is not None and _live(uri, connecting=False) is None
+
+
 def _live(uri: str, *, connecting: bool = True) -> Entry[type[Source]] | None:
     """Return the live source with this address, unless a file has that name.
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
+
 from costream.__main__ import main
 from costream.cli.doctor import EXTRAS
 from costream.core.errors import ExitCode
 from costream.core.layouts import BODY_25
 from kit.mocap_files import as_layout, standing
 from kit.program import ROOT
+from kit.rtsp_server import RtspServer, endless, needs_rtsp
 from kit.skeleton_files import openpose
 
 if sys.version_info >= (3, 11):
@@ -98,3 +101,39 @@ def test_files_of_a_folder_are_reported_once_and_tables_both_ways(tmp_path, caps
     assert f"next       costream detect '{tmp_path}/some poses' -m costgcn-2d --fps N" in text
     assert "not readable as labels  line 2: frames of an unknown rate; give it" in text
     assert "not readable as joints  there are no joints in its columns (file, start_frame" in text
+
+
+def test_a_list_of_feeds_is_described(tmp_path, capsys):
+    feeds = tmp_path / "feeds.toml"
+    feeds.write_text(
+        '[[feed]]\nurl = "rtsp://me:secret@door/live"\nname = "door"\non = ["person for 2s"]\n'
+        'zone = ["mat=0,0 1,0 1,1"]\n\n[[feed]]\nurl = "hall.mp4"\n'
+    )
+    assert main(["doctor", str(feeds)]) == ExitCode.OK
+    text = capsys.readouterr().out
+    for line in ("taken for  list of feeds", "feeds      2: door (rtsp://", "hall.mp4 (hall.mp4)"):
+        assert line in text
+    assert "rules      person for 2s\n" in text
+    assert "places     mat=0,0 1,0 1,1\n" in text
+    assert f"next       costream watch {feeds}" in text
+    assert "secret" not in text
+    feeds.write_text('[[feed]]\nurk = "hall.mp4"\n')
+    assert main(["doctor", str(feeds)]) == ExitCode.INPUT
+    assert "feed 1: unknown setting 'urk'" in capsys.readouterr().out
+
+
+def test_a_feed_that_is_not_there_is_told(capsys):
+    assert main(["doctor", "--json", "rtsp://me:secret@127.0.0.1:9/live"]) == ExitCode.INPUT
+    (report,) = json.loads(capsys.readouterr().out)
+    assert "the connection was refused" in report["rows"]["not readable"]
+    assert "secret" not in json.dumps(report)
+
+
+@needs_rtsp
+@pytest.mark.slow
+def test_a_live_feed_is_connected(capsys):
+    with RtspServer({"door": endless()}) as server:
+        assert main(["doctor", server.url("door")]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert "taken for  live feed" in text
+    assert "160x120 pixels" in text
