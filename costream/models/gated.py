@@ -19,6 +19,7 @@ from costream.models.devices import find_device, find_dtype, synchronize
 from costream.nn.eventful.block import use_bfloat16_products
 from costream.nn.eventful.policies import (
     AboveThreshold,
+    Importance,
     OnlyTokens,
     PerGateTokens,
     Policy,
@@ -46,18 +47,28 @@ class TokenState(State):
     pace: Pace | None = None
     masks: frozenset[Place] = frozenset()
 
-    def policy(self, count: int, seen: Tensor | None = None, every: bool = False) -> RecordedPolicy:
+    def policy(
+        self,
+        count: int,
+        seen: Tensor | None = None,
+        every: bool = False,
+        importance: Importance | None = None,
+    ) -> RecordedPolicy:
         """Return the policy that selects among the ``count`` tokens of a step.
 
         ``seen``: tokens that may be selected, int64 [n], ascending; None: all. ``every``: select
-        all of these, whatever ``tokens`` is.
+        all of these, whatever ``tokens`` is. ``importance``: the learned policy of the network,
+        by which as many tokens as ``tokens`` or ``pace`` says are selected.
         """
         policy: Policy
         if self.pace is not None:
             policy = PerGateTokens(self.pace)
         else:
             policy = _policy(count if self.tokens is None or every else self.tokens)
-        return RecordedPolicy(policy if seen is None else OnlyTokens(policy, seen), count)
+        if isinstance(policy, AboveThreshold):  # of distances
+            importance = None
+        policy = policy if seen is None else OnlyTokens(policy, seen)
+        return RecordedPolicy(policy, count, importance)
 
 
 def _policy(tokens: int | str) -> Policy:

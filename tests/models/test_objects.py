@@ -130,6 +130,25 @@ def test_tokens_are_as_requested_and_cost_less(frames: list[VideoFrame]) -> None
     assert counts == [TOKENS, 12]  # the number stays when all else is forgotten
 
 
+def test_a_learned_policy_chooses_as_many_tokens_but_not_those_of_a_distance(
+    frames: list[VideoFrame],
+) -> None:
+    plain = random_model()
+    learned = ObjectModel(object_card(), random_network(token_gate=[3, 2, 4]), Pixels(BOX))
+    learned.network.load_state_dict(plain.network.state_dict(), strict=False)
+
+    def computed(model: ObjectModel, tokens: int | str | None) -> list[Any]:
+        state = model.init_state()
+        state.tokens = tokens
+        return [r.updated[0].tolist() for r in run(model, frames, state)]  # type: ignore[index]
+
+    some, others = computed(learned, 5), computed(plain, 5)
+    assert some != others
+    assert [np.sum(one) for one in some] == [np.sum(one) for one in others]
+    assert computed(learned, ">0.1") == computed(plain, ">0.1")
+    assert computed(learned, None) == computed(plain, None)
+
+
 def test_a_state_before_its_first_picture_is_saved_too() -> None:
     model = random_model()
     state = model.init_state()

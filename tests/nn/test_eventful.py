@@ -21,8 +21,9 @@ from costream.nn.eventful.attention import (
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.exact_update import ExactState, ExactUpdate
 from costream.nn.eventful.gates import ChosenTokens, pass_difference, pass_tokens
-from costream.nn.eventful.policies import AboveThreshold, TopShare, TopTokens
+from costream.nn.eventful.policies import AboveThreshold, RecordedPolicy, TopShare, TopTokens
 from costream.nn.eventful.positions import RelativePosition
+from costream.nn.eventful.token_gate import TokenGate
 from kit.eventful_nets import Given, randomise
 
 
@@ -63,6 +64,25 @@ def test_a_gate_passes_what_has_moved_away_from_what_it_last_let_pass() -> None:
     assert operations.total == operations.gate == 5 * 8
     slow += 7
     assert float(reference.max()) == 7  # a copy, not the frame itself
+
+
+def test_a_learned_policy_passes_the_same_tokens_at_all_gates_of_a_frame() -> None:
+    torch.manual_seed(0)
+    learned, spent = TokenGate(6).requires_grad_(False), Operations()
+    with torch.no_grad():
+        learned.content.weight[:, 0], learned.score[0].weight[:, :8] = 1, 1
+        learned.score[2].weight.fill_(1)  # the larger the first channel, the more a token matters
+    x, reference = torch.randn(1, 9, 6), torch.zeros(1, 9, 6)
+    x[0, [2, 5], 0] += 9
+    policy = RecordedPolicy(TopTokens(2), 9, learned)
+    chosen = pass_tokens(x, reference, [False], policy, spent)
+    assert chosen.tokens[0].tolist() == [2, 5]
+    assert spent.gate == 9 * sum(p.numel() for p in learned.parameters())
+    others = pass_tokens(x.flip(1) * 100, torch.zeros(1, 9, 6), [False], policy, spent)
+    assert others.tokens[0].tolist() == [2, 5]
+    assert policy.updated.nonzero().flatten().tolist() == [2, 5]
+    by_distance = RecordedPolicy(TopTokens(9), 9)
+    assert len(pass_tokens(x, reference, [False], by_distance, spent).tokens[0]) == 9
 
 
 def test_a_gate_that_remembers_all_never_sees_slow_changes() -> None:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.eventful.block import VARIANTS, EventfulBlock, EventfulBlockState
 from costream.nn.eventful.counts import Operations
-from costream.nn.eventful.gates import distances
-from costream.nn.eventful.policies import Policy, StartPolicy, TopShare, TopTokens
+from costream.nn.eventful.policies import Policy, StartPolicy, TopShare, TopTokens, distances
 from costream.nn.state import State, zeros
 from costream.nn.timing import check_shape
 

@@ -140,7 +140,7 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         height, width = tokens.shape[1:3]
         place = self.place(frame, size)
         seen_tokens = self._seen(state.masks, frame, place, size)
-        gates = state.policy(height * width, seen_tokens, self.all_tokens)
+        gates = state.policy(height * width, seen_tokens, self.all_tokens, network.token_gate)
         view = network.view_step(tokens, state.network_for(*size), gates, gated)
         found = network.detect(view, size, rest)[0]
         boxes = boxes_in_frame(found, frame, place, self.info.card.labels)

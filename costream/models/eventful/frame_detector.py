@@ -15,6 +15,7 @@ from costream.models.eventful.backbone import GatedBlocks
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.nn.eventful.counts import Operations
+from costream.nn.eventful.token_gate import TokenGate
 from costream.nn.maps import ChannelNorm
 
 
@@ -61,12 +62,17 @@ class StemLayer(nn.Conv2d):
 class FrameDetector(nn.Module, ABC):
     """Base of networks that find objects in frames cut into patches.
 
-    ``patch``: side of a patch in pixels; ``classes``: number of classes.
+    ``patch``: side of a patch in pixels; ``classes``: number of classes. ``token_gate``: learned
+    policy of its gates; None: they choose by distances.
     """
 
     patch: int
     classes: int
     embedding: PatchEmbedding | ShuffleEmbedding
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token_gate: TokenGate | None = None
 
     @abstractmethod
     def init_state(self, batch_size: int, height: int, width: int) -> Any:

@@ -35,6 +35,7 @@ from costream.models.spec import register_model
 from costream.nn.eventful.block import VARIANTS
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import Policy
+from costream.nn.eventful.token_gate import TokenGate
 from costream.nn.state import State
 from costream.weights_io.foreign import ForeignCheckpoint
 from costream.weights_io.import_settings import ImportSettings
@@ -96,6 +97,8 @@ class ViTDet(FrameDetector):
         score: detections below it are dropped.
         shuffle, ghost: ``stages`` and ``width`` of a ``ShuffleEmbedding`` in place of a stem.
         first: see ``SimplePyramid``. ``anchor``: see ``pyramid_anchors``.
+        token_gate: ``content``, ``changes`` and ``hidden`` of a ``TokenGate``, by which gates that
+            pass fewer than all tokens choose them; none: by distances.
     """
 
     def __init__(  # noqa: PLR0913 - the sizes of the network
@@ -126,6 +129,7 @@ class ViTDet(FrameDetector):
         ghost: int = 128,
         first: int = 0,
         anchor: float = SMALLEST,
+        token_gate: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.patch, self.classes, self.anchor = patch, classes, anchor
@@ -148,6 +152,7 @@ class ViTDet(FrameDetector):
             scene_cut,
             refresh,
         )
+        self.token_gate = TokenGate(dim, *token_gate) if token_gate else None
         self.gate_maps = VARIANTS[variant].gate_maps
         self.pyramid = SimplePyramid(dim, channels, first)
         # The pyramid's strides are for patches of 16 pixels; others are proportional.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from costream.nn.eventful.counts import Operations
-from costream.nn.eventful.policies import Policy, start_tokens
+from costream.nn.eventful.policies import Policy, ScoringPolicy, distances, start_tokens
 from costream.nn.timing import check_shape
 
 
@@ -77,8 +77,8 @@ def pass_tokens(
             if len(allowed) < count:  # those that are never computed have not changed either
                 reference[stream] = x[stream]
         else:
-            tokens.append(policy.choose(distances(x[stream], reference[stream])))
-            operations.gate += x[stream].numel()
+            scores = policy.scores if isinstance(policy, ScoringPolicy) else distances
+            tokens.append(policy.choose(scores(x[stream], reference[stream], operations)))
     if all(len(t) == count for t in tokens):
         places = None
     elif len(tokens) == 1:
@@ -106,9 +106,3 @@ def pass_difference(
     values = x[..., columns, :]
     reference[..., columns, :] = values
     return values, change
-
-
-def distances(x: Tensor, reference: Tensor) -> Tensor:
-    """Return the Euclidean distance [..., N] of each token [..., N, C] from its reference."""
-    result: Tensor = torch.linalg.vector_norm(x - reference, dim=-1)
-    return result

@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from costream.nn.eventful.counts import Operations
+
 
 class Policy(Protocol):
     """Selects tokens by their distance from their references.
@@ -26,6 +28,24 @@ class StartPolicy(Policy, Protocol):
 
     def start(self, count: int) -> Tensor:
         """Return the tokens to compute, int64 [M], ascending, of ``count``."""
+
+
+class Importance(Protocol):
+    """Scores tokens by how much depends on computing them; see ``TokenGate``."""
+
+    def __call__(self, change: Tensor, tokens: Tensor) -> Tensor:
+        """Return scores [N] of tokens [N, D] and their changes since they were computed."""
+
+    def count(self, tokens: int, operations: Operations) -> None:
+        """Count the operations of that."""
+
+
+@runtime_checkable
+class ScoringPolicy(Policy, Protocol):
+    """A policy that chooses by other scores than distances."""
+
+    def scores(self, x: Tensor, reference: Tensor, operations: Operations) -> Tensor:
+        """Return the scores [N] of a stream's tokens [N, D] with their references [N, D]."""
 
 
 def start_tokens(policy: Policy, count: int, device: torch.device | str = "cpu") -> Tensor:
@@ -116,11 +136,13 @@ class OnlyTokens:
 class RecordedPolicy:
     """Chooses as ``policy`` does and records its first choice, which is among the input tokens.
 
-    There is no choice in the first frame of a stream, where ``start`` is called.
+    There is no choice in the first frame of a stream, where ``start`` is called. ``importance``:
+    all gates of the frame choose by its scores at the first one; None: by distances.
     """
 
-    def __init__(self, policy: Policy, count: int) -> None:
+    def __init__(self, policy: Policy, count: int, importance: Importance | None = None) -> None:
         self._policy, self._count = policy, count
+        self._importance, self._scores = importance, torch.zeros(0)
         self._first: Tensor | None = None
         self._start = torch.arange(count)
 
@@ -129,6 +151,15 @@ class RecordedPolicy:
         chosen = self._policy.choose(errors)
         self._first = chosen if self._first is None else self._first
         return chosen
+
+    def scores(self, x: Tensor, reference: Tensor, operations: Operations) -> Tensor:
+        """Return the scores [N] of a stream's tokens [N, D] with their references [N, D]."""
+        if self._importance is None:
+            return distances(x, reference, operations)
+        if not len(self._scores):
+            self._importance.count(len(x), operations)
+            self._scores = self._importance(x - reference, x)
+        return self._scores
 
     def start(self, count: int) -> Tensor:
         """Return the tokens to compute where the stream starts."""
@@ -140,6 +171,14 @@ class RecordedPolicy:
         """Mask of the tokens that were computed, bool [N]."""
         tokens = self._start if self._first is None else self._first
         return torch.zeros(self._count, dtype=torch.bool).index_fill_(0, tokens.cpu(), True)
+
+
+def distances(x: Tensor, reference: Tensor, operations: Operations | None = None) -> Tensor:
+    """Return the Euclidean distance [..., N] of each token [..., N, C] from its reference."""
+    if operations is not None:
+        operations.gate += x.numel()
+    result: Tensor = torch.linalg.vector_norm(x - reference, dim=-1)
+    return result
 
 
 def _largest(errors: Tensor, count: int) -> Tensor:

@@ -75,7 +75,7 @@ def read_clip(packs: Path, name: str, box: PixelSize = BOX) -> list[Tensor]:
     pack = "images_det" if name in CAMERAS else "samples"
     with _open(packs, pack) as archive:
         data = read_member(archive, f"{pack}/video/{name}.mp4")
-    return list(_decode(data, box))
+    return list(decode_clip(data, box))
 
 
 def clip_part(frames: Sequence[Tensor], part: SplitName | None, every: int = 1) -> list[Tensor]:
@@ -87,7 +87,8 @@ def clip_part(frames: Sequence[Tensor], part: SplitName | None, every: int = 1) 
     return list(frames[int(low * len(frames)) : int(high * len(frames)) : every])
 
 
-def _decode(data: bytes, box: PixelSize) -> Iterator[Tensor]:
+def decode_clip(data: bytes, box: PixelSize) -> Iterator[Tensor]:
+    """Yield the frames, uint8 [3, h, w], of a file, scaled into a box."""
     with av.open(io.BytesIO(data), "r") as container:
         for frame in container.decode(video=0):
             width, height = fit((frame.width, frame.height), box)
