@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from costream.bench.timing import quiet_torch
 from costream.core.clock import Tick, resample
@@ -33,18 +32,13 @@ from costream.models.eventful.rf_detr import SIZES, RfDetr
 from costream.models.export import export_step
 from costream.models.importing import import_files
 from costream.models.objects.model import DetectorModel
-from costream.models.objects.nanodet import NanoDetPlus, best_objects, boxes_at
 from costream.models.onnx_step import onnx_session
 from costream.models.random_init import random_model
-from costream.nn.eventful.convolutional import EventfulConvolutions
-from costream.nn.eventful.counts import Operations
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source, sniff
 from costream.weights_io.file import write_weights
 
 COLUMNS = ("network", "way", "CPU ms a picture", "to full", "operations", "boxes alike")
-# Of EventfulConvolutions, in brightness of normalised pictures and pixels; see the manual of nn.
-_CHANGE, _MARGIN = 0.07, 16
 _OVERLAP = 0.5  # intersection over union from which two boxes are alike
 _WARM_UP = 2  # pictures
 
@@ -153,9 +147,9 @@ def _ways(
         more, notes = _published_ways(model, original, scratch)
         return [*ways, *more], notes
     ways = [
-        Way("in full", lambda: _looking(model, sparing=False)),
-        Way("looks where something has moved", lambda: _looking(model, sparing=True)),
-        Way("places that have changed", lambda: _by_places(model)),
+        Way("in full", lambda: _looking(model, tokens="all")),
+        Way("places that have changed", lambda: _looking(model)),
+        Way("the same, looks where something moves", lambda: _looking(model, sparing=True)),
     ]
     try:
         step = scratch / "step.onnx"
@@ -165,7 +159,7 @@ def _ways(
         return ways, [f"left out: ONNX Runtime ({error})"]
     return [
         *ways,
-        Way(_runtime("onnxruntime", "ONNX Runtime"), lambda: _looking(exported, sparing=False)),
+        Way(_runtime("onnxruntime", "ONNX Runtime"), lambda: _looking(exported)),
     ], []
 
 
@@ -185,9 +179,10 @@ def _stepping(model: ObjectModel, tokens: str | None) -> Look:
     return look
 
 
-def _looking(model: DetectorModel, *, sparing: bool) -> Look:
+def _looking(model: DetectorModel, tokens: str | None = None, *, sparing: bool = False) -> Look:
     model.sparing = sparing
     state = model.init_state(1)
+    state.tokens = tokens
 
     def look(frame: VideoFrame) -> Seen:
         found = model.step([frame], state)
@@ -195,33 +190,6 @@ def _looking(model: DetectorModel, *, sparing: bool) -> Look:
         return Seen(found.objects[0], found.macs)
 
     return look
-
-
-class _ByPlaces(nn.Module):
-    """A NanoDet that computes the places that have changed, of one stream."""
-
-    patch = NanoDetPlus.patch
-
-    def __init__(self, network: NanoDetPlus, picture: Tensor) -> None:
-        super().__init__()
-        self.classes, self.score = network.classes, network.score
-        self._net = EventfulConvolutions(network, picture, _CHANGE, _MARGIN)
-        self._state = self._net.init_state(1)
-
-    def detect(self, pictures: Tensor, operations: Operations) -> list[Detections]:
-        """Return the objects in the next picture [1, 3, H, W]."""
-        (rows,) = self._net.forward_step(pictures, self._state).float()
-        operations.linear += self._net.operations.total
-        logits, bins = rows[:, : self.classes], rows[:, self.classes :]
-        size = (pictures.shape[2], pictures.shape[3])
-        return [best_objects(logits, lambda at: boxes_at(bins[at], at, size), self.score)]
-
-
-def _by_places(model: DetectorModel) -> Look:
-    width, height = (side + -side % NanoDetPlus.patch for side in model.info.box or (416, 416))
-    network = _ByPlaces(model.network, torch.zeros(1, 3, height, width))
-    by_places = DetectorModel(model.info.card, cast(Any, network), model.frontend)
-    return _looking(by_places, sparing=False)
 
 
 def _published_ways(

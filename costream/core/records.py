@@ -335,7 +335,7 @@ class Compute:
     # Reasons: of nanodet first, motion or age; of mn04 sound; of costgcn-2d motion or new.
     ran: dict[str, str] | None = None  # why networks ran that do not at each step: {nanodet: age}
     joules: float | None = None  # used by the machine since the step before, where it is measured
-    area: float | None = None  # nanodet: share of the picture that was computed; None: see macs
+    area: float | None = None  # nanodet: share of the picture that was computed, if not all
 
     @property
     def budget(self) -> float | None:
