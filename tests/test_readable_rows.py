@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import costream
-from costream.core.readable import NO_MUSIC, PAUSE_S, WAIT_S, MusicPieces, ReadableRows
+from costream.core.readable import NO_MUSIC, PAUSE_S, UNKNOWN, WAIT_S, MusicPieces, ReadableRows
 from costream.core.records import Head, Header, Segment, Summary
 from costream.report.run_summary import RunSummary
 from costream.ui.timeline import FinalTimeline
@@ -104,9 +104,22 @@ def test_pieces_are_apart_and_cover_their_segments(
         own = [s for s in segments if piece.start_s <= s.start_s <= piece.end_s]
         covered += len(own)
         assert (own[0].start_s, own[-1].end_s) == (piece.start_s, piece.end_s)
-        assert piece.label in {s.label for s in own}
+        assert piece.label in {s.label for s in own} | {UNKNOWN}
         assert not piece.score > max((s.score for s in own if s.score >= 0), default=0) + 1e-9
     assert covered == len(segments)
+
+
+def test_a_short_piece_has_a_genre_only_if_its_score_is_high_enough() -> None:
+    doubtful = Segment(1.0, 4.0, "rock", 0.55)
+    assert pieces(HEADER, doubtful) == [replace(doubtful, label=UNKNOWN)]
+    sure, long = replace(doubtful, score=0.6), replace(doubtful, end_s=11.0)
+    assert pieces(HEADER, sure) == [sure]
+    assert pieces(HEADER, long) == [long]
+    mixed = [Segment(0.0, 2.0, "rock", 0.9), Segment(2.0, 3.5, "jazz", 0.9)]
+    assert [s.label for s in pieces(HEADER, *mixed)] == [UNKNOWN]
+    assert table(HEADER, *mixed) == [("0:00.00", "0:03.50", "genre", "0.51")]
+    lower = replace(HEADER, options={"timeline": {"threshold": 0.4}})
+    assert pieces(lower, doubtful) == [doubtful]
 
 
 def test_other_models_and_live_sources_keep_their_segments() -> None:

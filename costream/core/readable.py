@@ -12,6 +12,8 @@ from costream.core.spelling import folded
 
 NO_MUSIC = "no music"  # background of the heads that name genres
 PAUSE_S = 1.0  # a longer one is between two pieces
+UNKNOWN = "unknown genre"
+SHORT_S, CLEAR = 10.0, 0.1  # shorter pieces have a genre if they are this far above the threshold
 SURE = 0.8  # a label with less than this part of a related label's score is a weaker guess
 WAIT_S = 60.0  # for other labels of the same sound
 
@@ -20,6 +22,7 @@ WAIT_S = 60.0  # for other labels of the same sound
 class _Piece:
     first: Segment
     end_s: float
+    least: float  # score from which a short piece has a genre
     count: int = 0
     length_s: float = 0.0  # of its segments
     weights: dict[str, float] = field(default_factory=dict)  # label -> seconds times score
@@ -33,34 +36,43 @@ class _Piece:
         self.weights[segment.label] = self.weights.get(segment.label, 0.0) + weight
 
     def joined(self) -> Segment:
-        if self.count == 1:
-            return self.first
-        label = max(self.weights, key=lambda label: self.weights[label])
-        score = self.weights[label] / self.length_s if self.length_s > 0 else math.nan
-        return replace(self.first, end_s=self.end_s, label=label, score=score)
+        piece = self.first
+        if self.count > 1:
+            label = max(self.weights, key=lambda label: self.weights[label])
+            score = self.weights[label] / self.length_s if self.length_s > 0 else math.nan
+            piece = replace(piece, end_s=self.end_s, label=label, score=score)
+        if self.length_s < SHORT_S and piece.score < self.least:
+            return replace(piece, label=UNKNOWN)
+        return piece
 
 
 class MusicPieces:
     """Pieces of music, each made from segments of a head at most ``PAUSE_S`` apart.
 
     A piece has the label with the most seconds times score, and as its score their share of its
-    seconds. Segments of other heads, and of live sources, are passed on as they are.
+    seconds. Of a piece of less than ``SHORT_S`` the genre is ``UNKNOWN`` unless its score is
+    ``CLEAR`` above the threshold. Segments of other heads, and of live sources, are passed on as
+    they are.
     """
 
     def __init__(self, header: Header | None = None) -> None:
         heads = {} if header is None or header.began is not None else heads_of(header)
-        self._models = {name for name, head in heads.items() if head.background == NO_MUSIC}
+        self._least = {
+            name: head.threshold + CLEAR
+            for name, head in heads.items()
+            if head.background == NO_MUSIC
+        }
         self._open: dict[str | None, _Piece] = {}
 
     def add(self, segment: Segment) -> list[Segment]:
         """Add the next segment of a head; return what is complete by it."""
-        if segment.model not in self._models:
+        if segment.model not in self._least:
             return [segment]
         piece = self._open.get(segment.model)
         if piece is not None and round(segment.start_s - piece.end_s, 6) <= PAUSE_S:
             piece.add(segment)
             return []
-        self._open[segment.model] = new = _Piece(segment, segment.end_s)
+        self._open[segment.model] = new = _Piece(segment, segment.end_s, self._least[segment.model])
         new.add(segment)
         return [] if piece is None else [piece.joined()]
 

@@ -91,4 +91,6 @@ class Heads:
             self._persons.add(segment.person)
             return replace(segment, model=f"person {segment.person}")
         label = self.shown(segment.label, segment.model)
+        if segment.model in self._heads:
+            self._owners.setdefault(label, (self._heads[segment.model], segment.label))
         return segment if label == segment.label else replace(segment, label=label)

@@ -15,7 +15,7 @@ import copy
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -140,19 +140,23 @@ def chosen(clips: Iterable[SoundClip], most: int) -> list[SoundClip]:
     return [group[k] for group in by_label.values() for k in rng.permutation(len(group))[:most]]
 
 
-@torch.no_grad()
 def highest(network: EfficientAt, clips: Sequence[SoundClip]) -> Scores:
     """Return the highest score of each label in each clip."""
+    return np.stack([rows.max(0) for rows in step_scores(network, clips)])
+
+
+@torch.no_grad()
+def step_scores(network: EfficientAt, clips: Sequence[SoundClip]) -> Iterator[Scores]:
+    """Yield the scores [T, 527] of the steps of each clip."""
     from soxr import resample  # librosa needs it
 
-    exact, front, rows = copy.deepcopy(network).float(), EfficientAtMel(**FRONTEND), []
+    exact, front = copy.deepcopy(network).float(), EfficientAtMel(**FRONTEND)
     for clip in clips:
         wave = torch.from_numpy(resample(clip.wave, PACK_RATE_HZ, SAMPLE_RATE_HZ)).float()
         blocks = torch.nn.functional.pad(wave, (0, -len(wave) % front.block))
         tokens = front(blocks.view(1, -1, front.block))
         logits = exact.forward_steps(tokens, exact.init_state()).logits[0]
-        rows.append(logits.sigmoid().amax(0).numpy())
-    return np.stack(rows)
+        yield logits.sigmoid().numpy()
 
 
 @cache

@@ -16,6 +16,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import cast
 
@@ -37,6 +38,7 @@ from weights.recipes.common import RESEARCH, carry_out, parser
 # Labels that alarm people.
 STRICT = ("baby cry", "glass breaking", "gun shot", "scream", "siren")
 _LEVELS = (0.6, 0.7, 0.8, 0.9)
+_LEAST_S = (0.5, 0.75)  # length of a segment
 _LOW = 0.5  # a segment lasts while its label is more probable than all others together
 _SPEECH = 0.6  # words are short, and nothing else is taken for speech
 _EQUAL = 0.01  # of two thresholds that differ by less in worth, the one that shows more
@@ -63,7 +65,7 @@ class Heard:
     @property
     def is_first(self) -> bool:
         """Whether its source is in the half on which the threshold is chosen."""
-        return zlib.crc32(f"half {self.clip.group}".encode()) % 2 == 0
+        return is_first(self.clip)
 
     def shown(self, card: Card, timeline: Timeline) -> set[str]:
         """Return the labels of its timeline, as ``costream listen`` shows them."""
@@ -74,7 +76,12 @@ class Heard:
         return {s.label for s in (*found, *segmenter.finish(end_s, end_s))} - {*QUIET}
 
 
-class _Network:
+def is_first(clip: SoundClip) -> bool:
+    """Return whether its source is in the half on which the threshold is chosen."""
+    return zlib.crc32(f"half {clip.group}".encode()) % 2 == 0
+
+
+class Network:
     """The network of a weight file, applied to complete clips."""
 
     def __init__(self, stored: Weights) -> None:
@@ -131,24 +138,25 @@ def choose(heard: Sequence[Heard], card: Card) -> Timeline:
     has the lowest threshold from this one on without a false alarm, at most the highest.
     """
 
-    def at(level: float, **own: float) -> Timeline:
-        thresholds = {OTHER: 1.0, SPEECH: _SPEECH, **own}
-        return replace(card.timeline, threshold=level, low=_LOW, thresholds=thresholds)
+    def at(level: float, least_s: float, **own: float) -> Timeline:
+        line = replace(card.timeline, threshold=level, low=_LOW, min_length_s=least_s)
+        return replace(line, thresholds={OTHER: 1.0, SPEECH: _SPEECH, **own})
 
-    shown = {level: [one.shown(card, at(level)) for one in heard] for level in _LEVELS}
+    settings = list(product(_LEVELS, _LEAST_S))  # the first ones show most
+    shown = {some: [one.shown(card, at(*some)) for one in heard] for some in settings}
 
-    def worth(level: float) -> float:
-        shares = count(heard, shown[level], by_label=True)
-        wrong, others = labelled(heard, shown[level])
+    def worth(some: tuple[float, float]) -> float:
+        shares = count(heard, shown[some], by_label=True)
+        wrong, others = labelled(heard, shown[some])
         return (1 - _OUTSIDE) * (shares.right - shares.wrong) - _OUTSIDE * wrong / others
 
-    worths = {level: worth(level) for level in _LEVELS}
-    best = next(k for k, value in worths.items() if value > max(worths.values()) - _EQUAL)
+    worths = {some: worth(some) for some in settings}
+    best, least_s = next(k for k, value in worths.items() if value > max(worths.values()) - _EQUAL)
     strict = {}
     for name in STRICT:
-        quiet = [k for k in _LEVELS if not alarms(heard, shown[k], name)[2]]
+        quiet = [k for k in _LEVELS if not alarms(heard, shown[k, least_s], name)[2]]
         strict[name] = max(best, quiet[0] if quiet else _LEVELS[-1])
-    return at(best, **{name: level for name, level in strict.items() if level > best})
+    return at(best, least_s, **{name: level for name, level in strict.items() if level > best})
 
 
 def described(heard: Sequence[Heard], short: Sequence[Sequence[Heard]], card: Card) -> str:
@@ -181,7 +189,7 @@ def make(packs: Path, folder: Path, cache: Path | None) -> Sequence[Path]:
     """Write the thresholds and the sentences into the weights' card; return the path."""
     path = folder / "cosounds.safetensors"
     stored = read_weights(path)
-    network = _Network(stored)
+    network = Network(stored)
     clips = [c for c in read_clips(packs, cache=cache) if c.part in ("test", "left out")]
     heard = network.hear([c for c in clips if c.set != "GTZAN"])
     first, second = ([h for h in heard if h.is_first is part] for part in (True, False))
