@@ -84,7 +84,8 @@ def check_options(
         if options.budget is not None and not shares:
             unfit["--budget"] = "is not token-gated"
         if options.tokens is not None and not by_place:
-            unfit["--tokens"] = "is not token-gated"
+            complete = "computes complete pictures with this device, precision or file"
+            unfit["--tokens"] = complete if finds_objects else "is not token-gated"
         elif not (options.tokens in (None, ALL_TOKENS) or str(options.tokens).startswith(">")):
             unfit["--tokens"] = "takes a change of the picture ('>4'), or all"
     if not finds_objects:

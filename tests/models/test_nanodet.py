@@ -167,7 +167,7 @@ def test_a_change_of_the_picture_can_be_chosen_but_no_number_of_tokens(shipped: 
     with pytest.raises(UsageError, match="--tokens: nanodet takes a change of the picture"):
         check_model_options(Options(model="nanodet", tokens=9), shipped)
     fast = load_model("nanodet", WEIGHTS / "nanodet.safetensors", device="cpu", dtype="bfloat16")
-    with pytest.raises(UsageError, match="nanodet is not token-gated"):
+    with pytest.raises(UsageError, match="nanodet computes complete pictures with this"):
         check_model_options(Options(model="nanodet", tokens=">2"), fast)
 
 

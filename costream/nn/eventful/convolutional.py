@@ -30,7 +30,7 @@ from costream.nn.operation import ConversionError
 from costream.nn.state import State, zeros
 from costream.nn.tracing import ExampleTracer
 
-DENSE = 0.8  # share of the operations above which the network is computed in full: that is faster
+DENSE = 0.85  # share of the operations above which the network is computed in full: that is faster
 CELL = 8  # side in pixels of the squares of the input that are compared
 Node: TypeAlias = Any  # of torch.fx; the types of its arguments are too many
 _Key = tuple[float, tuple[int, int]]  # stride and size of a map
