@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -19,14 +20,15 @@ from costream.core.processor import processor
 from costream.core.tables import Cell, Table
 
 COLUMNS = ("work", "time", "relative to its limit, or to others")
+_MINUTES = 2
 _WINDOWS = ("window, scaled_dot_product_attention", "window, matmul and softmax")
 
 
 def card_table(rounds: int, threads: int, tell: Callable[[str], object]) -> Table:
     """Return the card of this machine: a row for each table of ``bench steps`` in the manual.
 
-    ``rounds``: of turns of each method; the network of ViTDet takes a fifth of them. It takes
-    minutes, so ``tell`` gets a line for each row that is finished.
+    ``rounds``: of turns of each method; the network of ViTDet takes a fifth of them. ``tell`` gets
+    a line that says how long it takes, and one for each row that is finished.
     """
     makers: list[Callable[[], tuple[Cell, ...]]] = [
         *(partial(_encoder, k, rounds, threads) for k in range(len(CONFIGS))),
@@ -35,7 +37,8 @@ def card_table(rounds: int, threads: int, tell: Callable[[str], object]) -> Tabl
         lambda: sound_row(sound_steps_table("cotrans", rounds, threads)),
         lambda: picture_row(object_steps_table("vitdet", max(3, rounds // 5), threads)),
     ]
-    rows: list[tuple[Cell, ...]] = []
+    began_s, rows = time.monotonic(), list[tuple[Cell, ...]]()
+    tell(f"{len(makers)} rows, about {_MINUTES} minutes: other programs make the figures worse")
     for make in makers:
         rows.append(make())
         tell(f"{len(rows)} of {len(makers)}: {', '.join(map(str, rows[-1]))}")
@@ -43,6 +46,8 @@ def card_table(rounds: int, threads: int, tell: Callable[[str], object]) -> Tabl
         f"{processor()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}",
         f"costream {code_version()}, torch {torch.__version__}, {threads} thread(s), medians of"
         f" {rounds} alternating rounds, random weights",
+        f"took {time.monotonic() - began_s:.0f} s; load of the machine at the end: {_load()} (this"
+        " program alone: 1)",
     )
     return Table(f"card: {processor()}", COLUMNS, tuple(rows), notes)
 
@@ -96,7 +101,11 @@ def picture_row(table: Table) -> tuple[Cell, ...]:
 
 
 def _encoder(number: int, rounds: int, threads: int) -> tuple[Cell, ...]:
-    return encoder_row(steps_table(CONFIGS[number], rounds, threads))
+    return encoder_row(steps_table(CONFIGS[number], rounds, threads, windows=1))
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def _median(table: Table) -> int:

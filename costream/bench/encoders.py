@@ -42,12 +42,13 @@ def steps_table(
     device: str = "cpu",
     dtype: str = "float32",
     streams: int = 1,
+    windows: int = 3,
 ) -> Table:
     """Return the timings of all implementations of this encoder's step, in turns.
 
     ``rounds``: number of turns of each. Microseconds are of one step of all streams with full
     windows; "x bound" compares medians; "max error" is the largest difference of an output from
-    float64 over 3 n steps.
+    float64 over so many times n steps as ``windows`` says, at least one.
     """
     place = find_device(device), find_dtype(dtype)
     compile_blocks()
@@ -60,7 +61,8 @@ def steps_table(
         ways = [make(encoder, given[0]) for make in makers]
         other, floor = encoder_peer(encoder, given[0]), bound(encoder, given[0])
         everyone = [way for way in (*ways, other, floor) if way is not None]
-        errors = _errors([w for w in everyone if w is not floor], config, given)
+        steps = windows * config.window
+        errors = _errors([w for w in everyone if w is not floor], config, given, steps)
         times = measure(everyone, list(given), rounds)
     base = statistics.median(times[floor.name])
     rows = [step_row(way, times, base, errors) for way in (*ways, other, floor)]
@@ -69,7 +71,7 @@ def steps_table(
         f"{threads} thread(s), {device}, {dtype}, {streams} stream(s), full window.",
         f"{rounds} rounds in turns.",
         f"Bound: the weights, each times one row of each stream by PyTorch. The step is {step}",
-        f"Max error: against float64, over {3 * config.window} steps.",
+        f"Max error: against float64, over {steps} steps.",
     )
     title = (
         f"d={config.embed_dim} h={config.num_heads} n={config.window} ff={config.feedforward} "
@@ -78,20 +80,22 @@ def steps_table(
     return Table(title, COLUMNS, tuple(rows), notes)
 
 
-def _errors(ways: Sequence[Contender], config: EncoderConfig, given: Tensor) -> dict[str, float]:
-    """Return each implementation's largest error over steps n to 3 n; also fill the windows.
+def _errors(
+    ways: Sequence[Contender], config: EncoderConfig, given: Tensor, steps: int
+) -> dict[str, float]:
+    """Return each implementation's largest error from step n to ``steps``; also fill the windows.
 
     ``given``: inputs [., B, d] with the type and device of the implementations.
     """
     n = config.window
     exact = copy.deepcopy(torch_encoder(build_encoder(config))).double().to(given.device)
-    x = torch.randn(3 * n, *given.shape[1:]).to(given)
+    x = torch.randn(steps, *given.shape[1:]).to(given)
     truth = {
         t: exact(x[t - n + 1 : t + 1].transpose(0, 1).double())[:, -1]
-        for t in range(n - 1, 3 * n, n // 2)
+        for t in range(n - 1, steps, n // 2)
     }
     worst = {way.name: 0.0 for way in ways}
-    for t in range(3 * n):
+    for t in range(steps):
         for way in ways:
             out = way.step(x[t])
             if t in truth:

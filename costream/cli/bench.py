@@ -230,14 +230,14 @@ def stream(
 
 
 @command.command()
-@click.option("--rounds", type=_SIZE, default=20, show_default=True, help=_REPETITIONS)
+@click.option("--rounds", type=_SIZE, default=10, show_default=True, help=_REPETITIONS)
 @_threads
 @click.option("--share", is_flag=True, help="Print Markdown, to be pasted into an issue.")
 @json_option
 def card(rounds: int, threads: int, share: bool, as_json: bool) -> None:
     """Measure the rows of the manual's table of speed on this machine.
 
-    It takes minutes; each row that is finished is also printed to standard error.
+    It takes two to three minutes; each row that is finished is also printed to standard error.
 
     \b
     costream bench card --share
@@ -284,6 +284,50 @@ def streams(
     prepare_torch(threads)
     loaded = load_model(model, weights=weights, device=device)
     show([streams_table(loaded, counts, rounds)], as_json)
+
+
+@command.command()
+@click.argument("file", metavar="FILE", shell_complete=file_names)
+@_model("auto")
+@click.option(
+    "--feeds",
+    "counts",
+    type=_SIZE,
+    multiple=True,
+    default=(16, 64),
+    show_default=True,
+    help="Number of feeds. Repeatable.",
+)
+@click.option(
+    "--processes",
+    type=_SIZE,
+    multiple=True,
+    default=(1,),
+    show_default=True,
+    help="Number of watches that share the feeds. Repeatable.",
+)
+@option(
+    "--duration",
+    parse=seconds,
+    envvar=None,
+    default="10s",
+    metavar="TIME",
+    help="How long each is measured, less than the film.",
+)
+@json_option
+def feeds(
+    file: str,
+    model: str,
+    counts: tuple[int, ...],
+    processes: tuple[int, ...],
+    duration: float,
+    as_json: bool,
+) -> None:
+    """Watch a film as many feeds at once: processor time, memory, lag, and what is left out."""
+    sniff(file)
+    from costream.bench.feeds import feeds_table
+
+    show([feeds_table(file, model, counts, processes, duration)], as_json)
 
 
 @command.command()

@@ -10,8 +10,15 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def processor() -> str:
-    """Return the processor's model name, or its architecture where the system gives no name."""
-    return _cpu_field("model name") or platform.processor() or platform.machine()
+    """Return the processor's model name, or its architecture where the system gives no name.
+
+    Arm: the name of the board, or the numbers of the maker and of the core.
+    """
+    if name := _cpu_field("model name|Model"):
+        return name
+    if part := _cpu_field("CPU part"):
+        return f"{platform.machine()} {_cpu_field('CPU implementer')} {part}"
+    return platform.processor() or platform.machine()
 
 
 def has_fast_bfloat16() -> bool:

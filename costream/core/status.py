@@ -74,6 +74,7 @@ class WatchStatus:
     alerts: tuple[tuple[str, Alert], ...] = ()  # the newest ones, oldest first: feed and alert
     load: float = 0.0  # recent share of the time in which the network was busy
     memory_mb: float = 0.0  # resident
+    cpu_s: float = 0.0  # processor time since the start, of all threads
     failed_actions: int = 0  # of alerts
     strips: dict[str, tuple[str | None, ...]] = field(default_factory=dict)  # labels by second
     labels: tuple[str, ...] = ()  # of the model, without the background

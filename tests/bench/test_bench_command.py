@@ -16,6 +16,7 @@ from costream.core.tables import Table
 from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
 from kit.media import make_video
+from kit.paths import SAMPLES
 from kit.program import ROOT, costream
 
 
@@ -194,3 +195,15 @@ def test_a_table_without_rows_still_has_its_columns() -> None:
 def test_all_fractions_with_as_many_decimals_as_wanted() -> None:
     table = Table("T", ("a", "b", "c"), ((0.0004, 12, 12.5),), decimals=3)
     assert table.to_text().splitlines()[-1] == "0.000  12  12.500"
+
+
+@pytest.mark.long
+def test_a_film_is_watched_as_many_feeds() -> None:
+    call = ["feeds", str(SAMPLES / "room.mp4"), "-m", "cooadtr", "--feeds", "3"]
+    call += ["--processes", "2", "--duration", "2s", "--json"]
+    (table,) = json.loads(CliRunner().invoke(command, call, catch_exceptions=False).stdout)
+    (row,) = table["rows"]
+    values = dict(zip(table["columns"], row, strict=True))
+    assert (values["feeds"], values["processes"]) == (3, 2)
+    assert 0 < values["x real time"] < 1.5
+    assert 0 < values["ms of processor a step"] < 500

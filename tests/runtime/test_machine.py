@@ -52,6 +52,21 @@ def test_fast_bfloat16_is_read_off_the_processors_flags(
 
 
 @pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("model\t: 143\nmodel name\t: A Xeon\n", "A Xeon"),
+        ("CPU part\t: 0xd0b\n\nModel\t\t: Raspberry Pi 5\n", "Raspberry Pi 5"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "aarch64 0x41 0xd0c"),
+    ],
+)
+def test_processors_have_names(text, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(processor.platform, "machine", lambda: "aarch64")
+    (tmp_path / "cpuinfo").write_text(text)
+    assert processor.processor() == name
+
+
+@pytest.mark.parametrize(
     ("name", "has_bfloat16", "dtype"),
     [
         ("nanodet", True, "bfloat16"),

@@ -90,6 +90,7 @@ def test_every_figure_of_a_feed():
         "costream_uptime_seconds": 3723.0,
         "costream_network_busy_ratio": 0.23,
         "costream_resident_memory_bytes": 412e6,
+        "costream_cpu_seconds_total": 0.0,
         "costream_failed_actions_total": 7,
     }
     states = {

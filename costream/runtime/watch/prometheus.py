@@ -41,6 +41,7 @@ def exposition(status: WatchStatus, at_s: float) -> str:
     failed = status.failed_actions
     text = [
         _family("info", "gauge", "Version and model, always 1", [(about, 1)]),
+        _family("cpu_seconds_total", "counter", "Processor time", [({}, status.cpu_s)]),
         _family("failed_actions_total", "counter", "Alert actions that failed", [({}, failed)]),
     ]
     for name, what, value in (

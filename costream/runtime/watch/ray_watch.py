@@ -145,6 +145,7 @@ class RayWatch:
         self._switched: dict[tuple[str, str | None], bool] = {}
         self._newest_alerts: deque[tuple[str, Alert]] = deque(maxlen=NEWEST_ALERTS)
         self._failed_before = 0  # actions of workers that were replaced
+        self._cpu_before_s = 0.0  # their processor time
         self._began_s, self._start_s, self._shown_s = time.time(), time.monotonic(), 0.0
         self._ending_s: float | None = None
         self._ray: Any = None
@@ -298,6 +299,7 @@ class RayWatch:
             return
         if worker.status is not None:
             self._failed_before += worker.status.failed_actions
+            self._cpu_before_s += worker.status.cpu_s
         now_s = time.monotonic()
         worker.losses = 1 if now_s - worker.began_s >= _STABLE_S else worker.losses + 1
         worker.due_s = now_s + _PAUSES_S[min(worker.losses, len(_PAUSES_S)) - 1]
@@ -405,6 +407,7 @@ class RayWatch:
             alerts=tuple(self._newest_alerts),
             load=max((status.load for status in known), default=0.0),
             memory_mb=resident_mb() + sum(status.memory_mb for status in known),
+            cpu_s=time.process_time() + self._cpu_before_s + sum(s.cpu_s for s in known),
             failed_actions=self._failed_before + failed + self._alerts.failed + lost,
             strips={name: strip for status in known for name, strip in status.strips.items()},
             labels=tuple(x for h in heads for x in h.card.labels if x != h.card.background),

@@ -63,6 +63,7 @@ class StatusCollector:
             alerts=tuple(self._alerts),
             load=load,
             memory_mb=resident_mb(),
+            cpu_s=time.process_time(),
             failed_actions=failed_actions,
             strips={
                 feed.name: strips.labels for feed, strips in zip(feeds, self._strips, strict=True)
