@@ -202,8 +202,7 @@ def test_a_film_is_watched_as_many_feeds() -> None:
     call = ["feeds", str(SAMPLES / "room.mp4"), "-m", "cooadtr", "--feeds", "3"]
     call += ["--processes", "2", "--duration", "2s", "--json"]
     (table,) = json.loads(CliRunner().invoke(command, call, catch_exceptions=False).stdout)
-    (row,) = table["rows"]
-    values = dict(zip(table["columns"], row, strict=True))
+    (values,) = table["rows"]
     assert (values["feeds"], values["processes"]) == (3, 2)
     assert 0 < values["x real time"] < 1.5
     assert 0 < values["ms of processor a step"] < 500
