@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.core.errors import ModelError
 from costream.core.label_sets import class_names
 from costream.models.oad.cooadtr import THUMOS14, OadOutput
 from costream.models.spec import register_model
@@ -402,7 +403,9 @@ def _layers(tensors: Mapping[str, Tensor], at: str) -> int:
 def _rules(a: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[TensorRule]:
     d, ff, window = a["embed_dim"], a["feedforward"], a["window"]
     width = a["input_width"]
-    table = tuple(tensors["pos_encoding.pe"].shape) if "pos_encoding.pe" in tensors else ()
+    table = shape_of(tensors, "pos_encoding.pe", 3)
+    if window > table[0]:
+        raise ModelError(f"window {window}: the checkpoint has positions of {table[0]} rows")
     rules = [
         *linear("remembered", "feature_head_long.input_linear.0", d, width),
         *linear("input_projection", "feature_head_work.input_linear.0", d, width),

@@ -53,6 +53,11 @@ def test_anticipation_is_left_over(load: Callable[..., Any]) -> None:
         load({**drawn_testra(), "dec_query.weight": torch.zeros(2, 8)}, **TESTRA_SETTINGS)
 
 
+def test_a_window_longer_than_the_positions_is_refused(load: Callable[..., Any]) -> None:
+    with pytest.raises(ModelError, match="window 13: the checkpoint has positions of 12 rows"):
+        load(drawn_testra(), **{**TESTRA_SETTINGS, "window": "13"})
+
+
 def test_lstr_has_no_decay(load: Callable[..., Any]) -> None:
     network = load(drawn_testra(), **{**TESTRA_SETTINGS, "memory_decay": "1"})[1]
     assert (network.decay, network.horizon) == (1.0, 768)
