@@ -34,13 +34,23 @@ Reason: TypeAlias = Literal["first", "motion", "age", "lost"]
 
 @dataclass
 class Kept:
-    """Maps that a network has computed, which a stream and its copies share; None: none.
+    """What looks by place keep of a stream. Its copies share it, and it is not saved.
 
-    They can be lost, as they are not saved: the next look is then at a complete picture.
+    A stream for which it is empty begins with complete pictures.
     """
 
     maps: KeptMaps | None = None
     shape: tuple[int, ...] = ()  # of the picture, [C, H, W]
+    frame: int = 0  # number of the newest frame that was looked at
+    pause: int = 0  # looks at complete pictures before places are compared; 0: the least
+    waited: int = 0  # looks at complete pictures in a row; by place, since one of them
+    by_place: int = 0  # looks by place in a row
+    changed: int = 0  # looks since the first change after everything was computed
+
+    def begin(self, shape: tuple[int, ...], frame: int, pause: int = 0) -> None:
+        """Begin with complete pictures, in place, for the stream's copies too."""
+        self.maps, self.shape, self.frame, self.pause = None, shape, frame, pause
+        self.waited = self.by_place = self.changed = 0
 
 
 @dataclass
@@ -57,10 +67,6 @@ class DetectorState(State):
     macs: Tensor  # int64 [B], cost of a look
     count: Tensor  # int64 [B], boxes that are held
     boxes: Tensor  # float64 [B, MOST, 6], edges, score, label
-    waited: Tensor  # int64 [B], looks at complete pictures in a row; by place, since one of them
-    pause: Tensor  # int64 [B], how many of them there are before places are compared; 0: the least
-    by_place: Tensor  # int64 [B], looks by place in a row
-    changed: Tensor  # int64 [B], looks since the first change after everything was computed
     kept: list[Kept] = field(default_factory=list)  # [B]
     looks: Looks | None = None
     tokens: int | str | None = None
@@ -76,10 +82,6 @@ class DetectorState(State):
             macs=zeros(batch_size),
             count=zeros(batch_size),
             boxes=zeros(batch_size, MOST, 6, like=real),
-            waited=zeros(batch_size),
-            pause=zeros(batch_size),
-            by_place=zeros(batch_size),
-            changed=zeros(batch_size),
             kept=[Kept() for _ in range(batch_size)],
             looks=looks,
         )
