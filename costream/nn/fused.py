@@ -26,6 +26,11 @@ Pads: TypeAlias = tuple[int, int, int, int]  # zeros to the left, to the right, 
 # Numbers of an output up to which bias and activation find it in the processor's cache.
 _CACHED = 1 << 17
 _SHAPES = 4  # of inputs for which a layer keeps weights
+_OPERATORS = (
+    "_convolution_pointwise",
+    "_reorder_convolution_weight",
+    "_is_mkldnn_bf16_supported",
+)
 _forms: WeakKeyDictionary[nn.Conv2d, _Form] = WeakKeyDictionary()
 
 
@@ -71,8 +76,7 @@ def available() -> bool:
     return (
         platform.machine().lower() in ("x86_64", "amd64")
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
-        and hasattr(torch.ops.mkldnn, "_reorder_convolution_weight")
+        and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
     )
 
 
