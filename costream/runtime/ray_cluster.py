@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
-from threading import current_thread
+from threading import current_thread, main_thread
 from typing import Any
 
 from costream.core.errors import UsageError
@@ -38,12 +39,25 @@ def ray_cluster(address: str | None, cpus: int | None) -> Iterator[Any]:
     ours = not ray.is_initialized()
     with redirect_stdout(_WithoutRay(sys.stdout)):
         if ours:
-            _connect(ray, address, cpus)
+            with _signals_kept():
+                _connect(ray, address, cpus)
         try:
             yield ray
         finally:
             if ours:
                 ray.shutdown()
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Restore the handlers of signals that Ray replaces with handlers that abort."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread():
+            for number, handler in kept.items():
+                signal.signal(number, handler)
 
 
 class _WithoutRay:

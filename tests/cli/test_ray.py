@@ -108,9 +108,9 @@ def test_the_feeds_of_a_lost_worker_continue_in_another(tmp_path, address):
     again = max(files, key=lambda file: count(file, "header"))
     before = count(again, "prediction")
     wait_until(lambda: count(again, "prediction") > before + 40 and alerts.exists(), child)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(signal.SIGTERM)
     assert child.communicate(timeout=300) == (b"", b"")
-    assert child.returncode == 130
+    assert child.returncode == 143
     assert not any(is_worker(p) for p in psutil.Process().children(recursive=True))
     ((*first, ended), (*second, _)), ((*other, _),) = (
         runs_in(file) for file in sorted(files, key=lambda file: file != again)

@@ -418,8 +418,13 @@ class RayWatch:
         status, before = feed.status, feed.before
         if waiting:
             if feed.at is not None:  # the status may be older than the last records
-                names = ("steps", "dropped", "errors", "macs", "dense_macs")
-                known: dict[str, Any] = {name: getattr(feed.at.summary, name) for name in names}
+                summary, names = (
+                    feed.at.summary,
+                    ("steps", "dropped", "errors", "macs", "dense_macs"),
+                )
+                known: dict[str, Any] = {
+                    name: max(getattr(status, name), getattr(summary, name)) for name in names
+                }
                 status = replace(status, **known)
             status = replace(
                 status,
