@@ -25,7 +25,7 @@ Pads: TypeAlias = tuple[int, int, int, int]  # zeros to the left, to the right, 
 
 # Numbers of an output up to which bias and activation find it in the processor's cache.
 _CACHED = 1 << 17
-_SHAPES = 4  # of inputs for which a layer keeps weights
+_SHAPES = 8  # of inputs for which a layer keeps weights
 _OPERATORS = (
     "_convolution_pointwise",
     "_reorder_convolution_weight",
