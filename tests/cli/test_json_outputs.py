@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("evaluate", "evaluate --results results --labels labels.csv"),
         ("clips", "clips results/film.mp4.jsonl"),
         pytest.param("doctor", "doctor", marks=pytest.mark.slow),
-        pytest.param("models-verify", "models verify falls", marks=pytest.mark.slow),
+        pytest.param("models-verify", "models verify cotrans", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_printed_fits_its_schema(
