@@ -27,7 +27,7 @@ def check_combinations(options: AnyOptions, command: str) -> AnyOptions:
     _check_skeleton_options(options)
     _check_output(options, command)
     _check_budget(options, command)
-    _check_workers(options, command)
+    _check_workers(options)
     return options
 
 
@@ -62,13 +62,9 @@ def _batch_folder(options: Options) -> str:
     return output
 
 
-def _check_workers(options: Options, command: str) -> None:
-    if options.engine == "ray":
-        return
-    if options.ray_address:
+def _check_workers(options: Options) -> None:
+    if options.ray_address and options.engine != "ray":
         raise UsageError("--ray-address needs --engine ray")
-    if command == "watch" and options.jobs is not None:
-        raise UsageError("--jobs needs --engine ray", hint="without it, a watch is one process")
 
 
 def _end_s(options: Options) -> float | None:

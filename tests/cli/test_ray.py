@@ -138,7 +138,7 @@ def test_what_a_cluster_cannot_watch_is_refused():
     call = ("watch", "-m", "cooadtr", "--engine", "ray", "-q")
     assert "only this machine has this feed" in run(*call, "mic", code=2).stderr
     assert "--device cuda" in run(*call, "rtsp://a/b", "--device", "cuda", code=2).stderr
-    assert "--engine ray" in run("watch", "rtsp://a/b", "--jobs", "2", code=2).stderr
+    assert "--engine ray" in run("watch", "no-such-file", "--jobs", "2", code=4).stderr
 
 
 def is_worker(process: psutil.Process) -> bool:

@@ -47,6 +47,8 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         specs = read_feeds(options)
         if options.engine == "ray":
             check_for_ray(options, specs)
+        elif options.jobs is not None:  # perhaps set for batch, in a file
+            log.warning("a watch is one process: --jobs is for --engine ray")
         for folder in (options.output, options.snapshots):
             if folder not in (None, "-"):
                 check_outputs((), Path(str(folder)), "", overwrite=True)
