@@ -241,8 +241,10 @@ def test_published_networks_are_timed_with_the_published_way(
 def test_pictures_are_timed_alone_and_four_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(published, "PICTURES", {"nanodet": (64, 96), "blazepose": (256, 256)})
     for name in ("nanodet", "blazepose"):
-        alone, four = rows_of(published.published_steps_table(name, 1)).values()
+        rows = rows_of(published.published_steps_table(name, 1))
+        alone, four, *by_place = rows.values()
         assert four["MACs"] == 4 * alone["MACs"] > 0
+        assert len(by_place) == (2 if name == "nanodet" else 0)
 
 
 def test_the_published_file_takes_turns(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from costream.models.video.video3d.network import WindowVideoNet
 from costream.models.with_audio import BesideState, HearingState
 from costream.nn.deepcot import DeepState
 from costream.nn.eventful.block import VARIANTS
+from costream.nn.eventful.convolutional import KeptMaps
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.own_attention import GatedRowsState
 from costream.nn.eventful.policies import TopTokens
@@ -343,6 +344,7 @@ def test_every_kind_of_state_is_tested() -> None:
     untested -= {BesideState, DeepState, EventfulState, HearingState, GatedRowsState, TextState}
     untested -= {StepState}  # needs the extra 'onnx': test_onnx_step.py
     untested -= {DetectorState}  # in the conformance suite of models
+    untested -= {KeptMaps}  # of one stream: tests/nn/test_eventful_convolutional.py
     untested -= {GatedBlocksState}  # a backbone's without its counter, for graphs on a GPU
     assert untested == {ActionState, ClockedState, TokenState, ObjectState, ViTDetState, ViewState}
 

@@ -15,6 +15,8 @@ from costream.runtime.batch.tables import MergedInput, MergedTables
 from costream.sinks.filters import DeterministicSink
 from costream.sinks.registry import make_sinks
 
+ENDED = {"complete": True, "exit": 0}
+
 
 def play(folder: Path, name: str, run: Any, *formats: str, timed: bool = False) -> Path:
     sinks = make_sinks([*formats, "jsonl"], folder, name)
@@ -44,7 +46,7 @@ def test_rows_are_those_of_each_input_with_its_name_first(run: Any, tmp_path: Pa
         tables.add(merged_input(play(tmp_path, name, run, "csv"), name))
     tables.add(MergedInput("bad.mp4", "failed", "no such file", 4))
     tables.add(MergedInput("text.txt", "skipped", "not media"))
-    tables.close({"first": 1})
+    tables.close({"first": 1, **ENDED})
     for table in ("predictions", "timeline"):
         found = rows(tmp_path / f"{table}.csv")
         names = [row.pop("name") for row in found]
@@ -65,7 +67,7 @@ def test_several_heads_have_a_column(run_of_heads: Any, tmp_path: Path) -> None:
     tables = MergedTables(tmp_path)
     tables.open()
     tables.add(merged_input(play(tmp_path, "a.mp3", run_of_heads, "csv"), "a.mp3"))
-    tables.close({})
+    tables.close(ENDED)
     for table in ("predictions", "timeline"):
         found = rows(tmp_path / f"{table}.csv")
         alone = rows(tmp_path / f"a.mp3.{table}.csv")
@@ -79,7 +81,7 @@ def test_damage_in_what_is_done_is_reported(run: Any, tmp_path: Path) -> None:
     tables.open()
     path = play(tmp_path, "a.ts", run)
     tables.add(merged_input(path, "a.ts", reason="2 bad packets"))
-    tables.close({})
+    tables.close(ENDED)
     (row,) = rows(tmp_path / "failures.csv")
     assert (row["status"], row["exit"], row["reason"]) == ("damaged", "0", "2 bad packets")
     assert not (tmp_path / "predictions.csv").exists()
@@ -92,7 +94,7 @@ def test_no_cell_is_a_formula(run: Any, tmp_path: Path) -> None:
     path = play(tmp_path, "x.mp4", run)
     for name in names:
         tables.add(merged_input(path, name))
-    tables.close({})
+    tables.close(ENDED)
     found = [row["name"] for row in rows(tmp_path / "compute.csv")]
     assert found == [*(f"'{name}" for name in names[:3]), names[3]]
 
@@ -100,7 +102,7 @@ def test_no_cell_is_a_formula(run: Any, tmp_path: Path) -> None:
 def test_empty_tables_have_their_columns(tmp_path: Path) -> None:
     tables = MergedTables(tmp_path)
     tables.open()
-    tables.close({})
+    tables.close(ENDED)
     for table in ("predictions", "timeline", "compute", "failures"):
         text = (tmp_path / f"{table}.csv").read_text("utf-8")
         assert text.startswith("name,")
@@ -129,7 +131,7 @@ def test_memory_does_not_grow_with_the_rows(run: Any, tmp_path: Path) -> None:
     tracemalloc.start()
     item = merged_input(path, "long")
     tables.add(MergedInput("long", "done", kind="video", summary=item.summary, records=long))
-    tables.close({})
+    tables.close(ENDED)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert long.stat().st_size > 2_000_000

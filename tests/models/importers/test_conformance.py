@@ -87,13 +87,6 @@ CASES = {
     "miniroad": Case(
         lambda: MiniRoadModules().state_dict(), "gru.bias_hh_l0", {}, 22, published=FOUR_HZ
     ),
-    "testra": Case(
-        drawn_testra,
-        "dec_modules.layers.1.norm3.bias",
-        TESTRA_SETTINGS,
-        22,
-        published=FOUR_HZ,
-    ),
     **{
         f"cooadtr, {dialect} of {depth}": Case(
             partial(classifier, dialect, depth), tensor, WINDOW, 5, published=FOUR_HZ
@@ -227,6 +220,13 @@ CASES = {
         "fpn.top_down_blocks.1.blocks.0.shortcut.3.bias",
         classes=5,
         published="size=416",
+    ),
+    "testra": Case(
+        drawn_testra,
+        "dec_modules.layers.1.norm3.bias",
+        TESTRA_SETTINGS,
+        22,
+        published=FOUR_HZ,
     ),
 }
 EVERY_CASE = pytest.mark.parametrize("name", CASES)
