@@ -202,7 +202,7 @@ def test_all_networks_keep_a_budget_that_changes(
     path = tmp_path / "budget"
     path.write_text("90MMAC")
     costs: list[Compute] = []
-    for record in costream.detect(film, "auto", licence="any", budget=f"@{path}", tokens="all"):
+    for record in costream.detect(film, "auto", licence="any", budget=f"@{path}"):
         if isinstance(record, Compute):
             costs.append(record)
             if record.time_s >= 10.0:
