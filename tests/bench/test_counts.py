@@ -64,7 +64,7 @@ def test_a_table_has_every_network(
             assert rows[f"co{name}, mean of 64"][5:7] == (field, delay)
         for name, row in rows.items():
             if "mean of" in name:
-                assert row[1] == pytest.approx(row[2], abs=0.003)  # of 166 to 1,246
+                assert row[1] == pytest.approx(row[2], abs=0.0035)  # of 166 to 1,246
     if make is skeleton.skeleton_ops_table:
         assert [row[2] for row in table.rows] == [count.published for count in skeleton.COUNTS]
         assert all((row[-1] is None) == (not row[0].startswith("Co")) for row in table.rows)

@@ -92,7 +92,10 @@ def test_python_runs(name, tmp_path):
 EXAMPLES: dict[str, str] = {}  # each line, and the first page that has it
 for _name, _text in pages().items():
     for _line in lines(_text):
-        if _line.startswith(RUN) or (_line.startswith("costream") and "samples/" in _line):
+        of_users = "mine.safetensors" in _line  # what a line before makes of their clips
+        if (_line.startswith(RUN) and not of_users) or (
+            _line.startswith("costream") and "samples/" in _line
+        ):
             EXAMPLES.setdefault(_line, _name)
 
 
