@@ -50,6 +50,14 @@ _weights = click.option(
 _of_encoder = partial(click.option, cls=Option, heading="Encoder", show_default=True)
 
 
+_labels = click.option(
+    "--labels",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Ground truth, in any format that 'evaluate' reads.",
+)
+
+
 def _model(default: str) -> Callable[[F], F]:
     return click.option(
         "-m",
@@ -480,12 +488,7 @@ def objects(
 
 @command.command()
 @click.argument("file", metavar="INPUT", shell_complete=file_names)
-@click.option(
-    "--labels",
-    type=click.Path(path_type=Path, exists=True),
-    metavar="PATH",
-    help="Ground truth, in any format that 'evaluate' reads.",
-)
+@_labels
 @_model("cooadtr")
 @click.option(
     "--window",
@@ -531,12 +534,7 @@ def latency(
 
 @command.command()
 @click.argument("file", metavar="INPUT", shell_complete=file_names)
-@click.option(
-    "--labels",
-    type=click.Path(path_type=Path, exists=True),
-    metavar="PATH",
-    help="Ground truth, in any format that 'evaluate' reads.",
-)
+@_labels
 @click.option(
     "--weights",
     multiple=True,

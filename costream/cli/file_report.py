@@ -12,7 +12,7 @@ import numpy as np
 
 from costream.core.errors import CostreamError, SourceError, UsageError, display_name, reason_of
 from costream.core.formatting import short_time
-from costream.core.records import Fault, SkeletonFrame, SourceInfo, VideoFrame
+from costream.core.records import Fault, SkeletonFrame, SourceInfo
 from costream.labels.collector import NoLabelsError, abbreviate
 from costream.labels.formats.label_headings import split_columns
 from costream.labels.label_files import reader_of
@@ -21,7 +21,7 @@ from costream.labels.recording import Recording
 from costream.models.base import SHIPPED
 from costream.options.options import Options
 from costream.runtime.watch.feed_list import LIST, read_feeds
-from costream.sources.base import ConnectionOptions, Source, SourceOptions
+from costream.sources.base import ConnectionOptions, Source, SourceOptions, first_frame
 from costream.sources.media.container import open_container
 from costream.sources.media.sound_file import open_sound
 from costream.sources.uris import expand, is_feed, is_pipe, open_source, sniff
@@ -111,24 +111,14 @@ def _feed(argument: str) -> FileReport:
     """Return a report on a live feed, by its first frame. SourceError if none arrives in time."""
     connecting = ConnectionOptions(timeout_s=_CONNECT_S, retries=0)
     source = open_source(argument, SourceOptions(connecting=connecting))
-    why = "it sends no picture; if it has sound only: costream watch -m mn04"
-    try:
-        info = source.open()
-        for item in source.items():
-            if isinstance(item, VideoFrame):
-                width, height = item.size or item.rgb.shape[1::-1]
-                rate = f", {info.rate_hz:g} frames a second" if info.rate_hz else ""
-                rows = {"taken for": "live feed", "video": f"{width}x{height} pixels{rate}"}
-                rows |= _about(info)
-                use = f"costream watch {quote(display_name(argument))}"
-                return FileReport(display_name(argument), rows | {"next": use})
-            if isinstance(item, Fault):
-                why = item.message
-                if item.fatal:
-                    break
-    finally:
-        source.close()
-    raise SourceError(why, where=display_name(argument))
+    empty = "it sends no picture; if it has sound only: costream watch -m mn04"
+    info, frame = first_frame(source, display_name(argument), empty)
+    width, height = frame.size or frame.rgb.shape[1::-1]
+    rate = f", {info.rate_hz:g} frames a second" if info.rate_hz else ""
+    rows = {"taken for": "live feed", "video": f"{width}x{height} pixels{rate}"}
+    rows |= _about(info)
+    use = f"costream watch {quote(display_name(argument))}"
+    return FileReport(display_name(argument), rows | {"next": use})
 
 
 def _refused(file: str, error: CostreamError) -> FileReport:

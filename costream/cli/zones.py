@@ -11,9 +11,9 @@ import click
 
 from costream.cli.click_command import Command
 from costream.cli.click_options import F, option
-from costream.core.errors import ExitCode, SourceError, UsageError, display_name, printable
+from costream.core.errors import ExitCode, UsageError, display_name, printable
 from costream.core.places import Kind, Place, check_places
-from costream.core.records import Fault, VideoFrame
+from costream.core.records import VideoFrame
 from costream.options.values import parse_places, seconds
 
 
@@ -91,22 +91,10 @@ def command(
 
 def _frame(uri: str, start_s: float, timeout_s: float) -> VideoFrame:
     """Return the first frame from a time on. SourceError when there is none."""
-    from costream.sources.base import ConnectionOptions, SourceOptions
+    from costream.sources.base import ConnectionOptions, SourceOptions, first_frame
     from costream.sources.uris import open_source
 
     connecting = ConnectionOptions(timeout_s=timeout_s, retries=0)
     reading = SourceOptions(start_s=start_s, connecting=connecting)
-    source, why = open_source(uri, reading), "it holds no picture"
-    try:
-        source.open()
-        for item in source.items():
-            if isinstance(item, VideoFrame):
-                _ = item.rgb  # before the decoder is closed
-                return item
-            if isinstance(item, Fault):
-                why = item.message
-                if item.fatal:
-                    break
-    finally:
-        source.close()
-    raise SourceError(why, where=display_name(uri))
+    _, frame = first_frame(open_source(uri, reading), display_name(uri), "it holds no picture")
+    return frame

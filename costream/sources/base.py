@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from costream.core.clock import format_time
-from costream.core.records import AudioFormat, Gap, Item, RawAudioFormat, SourceInfo
+from costream.core.errors import SourceError
+from costream.core.records import (
+    AudioFormat,
+    Fault,
+    Gap,
+    Item,
+    RawAudioFormat,
+    SourceInfo,
+    VideoFrame,
+)
 from costream.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -121,6 +130,29 @@ class Source(Protocol):
     def stop(self) -> None: ...  # noqa: D102
 
     def close(self) -> None: ...  # noqa: D102
+
+
+def first_frame(source: Source, where: str, empty: str) -> tuple[SourceInfo, VideoFrame]:
+    """Open a source, return its information and first frame, and close it.
+
+    Raises:
+        SourceError: there is none, because of a fault or, if there was no fault, for the reason
+            ``empty``. ``where`` names the source.
+    """
+    why = empty
+    try:
+        info = source.open()
+        for item in source.items():
+            if isinstance(item, VideoFrame):
+                _ = item.rgb  # before the decoder is closed
+                return info, item
+            if isinstance(item, Fault):
+                why = item.message
+                if item.fatal:
+                    break
+    finally:
+        source.close()
+    raise SourceError(why, where=where)
 
 
 def shifted(items: Iterable[Item], by_s: float) -> Iterator[Item]:
