@@ -25,6 +25,7 @@ from costream.core.processor import processor
 from costream.core.records import Box, VideoFrame
 from costream.core.tables import Cell, Table
 from costream.evaluation.metrics.detection import match
+from costream.models.base import StepResult
 from costream.models.catalogue import find_weights, load_model
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel, boxes_in_frame
@@ -167,29 +168,26 @@ def _runtime(package: str, name: str) -> str:
     return f"{name} {version(package)}, in full"
 
 
-def _stepping(model: ObjectModel, tokens: str | None) -> Look:
-    state = model.init_state(1)
-    state.tokens = tokens
-
+def _look(step: Callable[[VideoFrame], StepResult]) -> Look:
     def look(frame: VideoFrame) -> Seen:
-        found = model.step([frame], state)
+        found = step(frame)
         assert found.objects is not None
         return Seen(found.objects[0], found.macs)
 
     return look
+
+
+def _stepping(model: ObjectModel, tokens: str | None) -> Look:
+    state = model.init_state(1)
+    state.tokens = tokens
+    return _look(lambda frame: model.step([frame], state))
 
 
 def _looking(model: DetectorModel, tokens: str | None = None, *, sparing: bool = False) -> Look:
     model.sparing = sparing
     state = model.init_state(1)
     state.tokens = tokens
-
-    def look(frame: VideoFrame) -> Seen:
-        found = model.step([frame], state)
-        assert found.objects is not None
-        return Seen(found.objects[0], found.macs)
-
-    return look
+    return _look(lambda frame: model.step([frame], state))
 
 
 def _published_ways(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from costream.core.audioset import kinds_among
-from costream.core.records import Header, Segment, heads_of
+from costream.core.records import Head, Header, Segment, heads_of
 from costream.core.spelling import folded
 
 NO_MUSIC = "no music"  # background of the heads that name genres
@@ -46,6 +46,11 @@ class _Piece:
         return piece
 
 
+def _recorded(header: Header | None) -> dict[str | None, Head]:
+    """Return the heads whose segments are changed: none of live sources."""
+    return {} if header is None or header.began is not None else heads_of(header)
+
+
 class MusicPieces:
     """Pieces of music, each made from segments of a head at most ``PAUSE_S`` apart.
 
@@ -56,10 +61,9 @@ class MusicPieces:
     """
 
     def __init__(self, header: Header | None = None) -> None:
-        heads = {} if header is None or header.began is not None else heads_of(header)
         self._least = {
             name: head.threshold + CLEAR
-            for name, head in heads.items()
+            for name, head in _recorded(header).items()
             if head.background == NO_MUSIC
         }
         self._open: dict[str | None, _Piece] = {}
@@ -93,10 +97,9 @@ class SoundNames:
     """
 
     def __init__(self, header: Header | None = None) -> None:
-        heads = {} if header is None or header.began is not None else heads_of(header)
         self._kinds = {
             name: kinds_among([folded(label) for label in head.labels])
-            for name, head in heads.items()
+            for name, head in _recorded(header).items()
         }
         self._held: list[Segment] = []
 

@@ -71,12 +71,18 @@ class TokenState(State):
         return RecordedPolicy(policy, count, importance)
 
 
+def least_change(tokens: int | str | None) -> float | None:
+    """Return the change of the tokens ``>0.5``; None for a number, a share, or all."""
+    return float(tokens[1:]) if isinstance(tokens, str) and tokens.startswith(">") else None
+
+
 def _policy(tokens: int | str) -> Policy:
     """Return the policy of ``TokenState.tokens``."""
     if isinstance(tokens, int):
         return TopTokens(tokens)
-    if tokens.startswith(">"):
-        return AboveThreshold(float(tokens[1:]))
+    change = least_change(tokens)
+    if change is not None:
+        return AboveThreshold(change)
     return TopShare(float(tokens.removesuffix("%")) / 100)
 
 

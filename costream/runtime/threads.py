@@ -14,7 +14,7 @@ import torch
 
 from costream.core.records import Data, VideoFrame
 from costream.models.base import Model
-from costream.models.gated import GatedModelBase
+from costream.models.gated import GatedModelBase, least_change
 from costream.models.streaming import StreamingModel
 from costream.models.verify import random_items
 
@@ -45,7 +45,7 @@ def set_tokens(model: Model, tokens: int | str) -> None:
     """
     if not isinstance(model, GatedModelBase) or model.device.type == "cpu":
         return
-    if str(tokens).startswith(">"):
+    if least_change(tokens) is not None:
         return
     part_s, all_s = token_times(model, tokens)
     model.all_tokens = all_s <= part_s

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from costream.models.eventful.box_heads import Detections
+from costream.models.gated import least_change
 from costream.models.image_values import IMAGENET_STD
 from costream.models.objects.looks import DetectorState, Kept
 from costream.models.objects.nanodet import NanoDetPlus
@@ -96,4 +97,4 @@ def threshold_of(tokens: int | str | None, pixels: int) -> float | None:
     """
     if tokens is None:
         return THRESHOLD if pixels >= PIXELS else None
-    return float(str(tokens)[1:]) if str(tokens).startswith(">") else None
+    return least_change(tokens)

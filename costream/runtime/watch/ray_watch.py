@@ -32,7 +32,6 @@ from costream.runtime.model_loading import kind_of_feeds
 from costream.runtime.ray_cluster import ray_cluster, require_ray
 from costream.runtime.stop import StopHandler
 from costream.runtime.watch.feed_list import FeedSpec
-from costream.runtime.watch.mqtt import MqttPublisher
 from costream.runtime.watch.outbox import (
     Sent,
     SentAlert,
@@ -45,8 +44,14 @@ from costream.runtime.watch.outbox import (
 from costream.runtime.watch.ray_worker import FeedWorker, WorkerTask
 from costream.runtime.watch.state_dir import SavedState, StateDirectory
 from costream.runtime.watch.status import NEWEST_ALERTS, resident_mb
-from costream.runtime.watch.watch_run import STOP_S, VIEW_S, WatchView, make_alerts
-from costream.runtime.watch.web import WebPage, earlier_events
+from costream.runtime.watch.watch_run import (
+    STOP_S,
+    VIEW_S,
+    WatchView,
+    begin_receivers,
+    make_alerts,
+    receivers,
+)
 from costream.sinks.base import Sink
 from costream.sources.live.address import is_camera
 from costream.sources.uris import is_pipe
@@ -132,8 +137,7 @@ class RayWatch:
         self._named = _absolute(options, model_for(options.model, kind, options.licence))
         self._sinks = sinks
         self.exit_code = ExitCode.BUG
-        self._broker = next((view for view in views if isinstance(view, MqttPublisher)), None)
-        self._page = next((view for view in views if isinstance(view, WebPage)), None)
+        self._broker, self._page = receivers(views)
         actions = [view for view in (self._broker, self._page) if view is not None]
         self._alerts = make_alerts(options, specs, model, actions)
         self._feeds = {
@@ -349,13 +353,8 @@ class RayWatch:
     def _begin_views(self) -> None:
         shows = self._model.info.box is not None
         scenes = {name: partial(self._scene, name if shows else None) for name in self._feeds}
-        if self._broker is not None:
-            specs = [feed.spec for feed in self._feeds.values()]
-            self._broker.begin(specs, self._model.info, self._switch, scenes)
-        if self._page is not None:
-            earlier = partial(earlier_events, self._options, list(self._feeds))
-            folder = self._options.output_folder
-            self._page.begin(scenes, earlier, folder, self._options.full_scale_db)
+        specs = [feed.spec for feed in self._feeds.values()]
+        begin_receivers(self._views, self._options, specs, self._model, self._switch, scenes)
 
     def _scene(self, name: str | None) -> RemoteScene | None:
         """Return the newest picture of a feed; None if it has none."""

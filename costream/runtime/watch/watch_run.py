@@ -39,7 +39,7 @@ from costream.runtime.watch.feed import Clock, Feed
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.feed_states import FeedStates
 from costream.runtime.watch.loop import Loop
-from costream.runtime.watch.mqtt import MqttPublisher
+from costream.runtime.watch.mqtt import Enable, MqttPublisher, Scenes
 from costream.runtime.watch.outbox import Outbox
 from costream.runtime.watch.state_dir import SavedState, Snapshot, StateDirectory
 from costream.runtime.watch.status import StatusCollector
@@ -102,8 +102,7 @@ class WatchRun:
         self.exit_code = ExitCode.BUG
         self._arrived = Condition()
         self._share = TimeShare(_share(options, model))
-        self._broker = next((view for view in views if isinstance(view, MqttPublisher)), None)
-        self._page = next((view for view in views if isinstance(view, WebPage)), None)
+        self._broker, self._page = receivers(views)
         actions = [view for view in (self._broker, self._page) if view is not None]
         self._states: StateDirectory | Outbox | None = outbox
         if outbox is not None:
@@ -133,14 +132,8 @@ class WatchRun:
                 if saved.state is not None and saved.age_s(time.time()) <= RESUME_S:
                     self._loop.rows.put(row, saved.state)
         scenes = {c.spec.name: partial(_scene, c) for c in self._channels}
-        if self._broker is not None:
-            specs = [channel.spec for channel in self._channels]
-            self._broker.begin(specs, self._model.info, self.switch, scenes)
-        if self._page is not None:
-            names = [channel.spec.name for channel in self._channels]
-            folder = self._options.output_folder
-            earlier = partial(earlier_events, self._options, names)
-            self._page.begin(scenes, earlier, folder, self._options.full_scale_db)
+        specs = [channel.spec for channel in self._channels]
+        begin_receivers(self._views, self._options, specs, self._model, self.switch, scenes)
         try:
             with self._stop.while_running(lambda: None):  # the loop polls the stop event itself
                 for channel in self._channels:
@@ -390,6 +383,29 @@ def _throttles(
     rate_hz = len(specs) * (options.rate_hz or model.info.card.rate_hz)
     throttles = [controller(model, options.budget, rate_hz) for _ in specs]
     return [each for each in throttles if each is not None] or None
+
+
+def receivers(views: Sequence[WatchView]) -> tuple[MqttPublisher | None, WebPage | None]:
+    """Return the views that also take records and alerts: the broker's, and the page."""
+    broker = next((view for view in views if isinstance(view, MqttPublisher)), None)
+    return broker, next((view for view in views if isinstance(view, WebPage)), None)
+
+
+def begin_receivers(
+    views: Sequence[WatchView],
+    options: Options,
+    specs: Sequence[FeedSpec],
+    model: Model,
+    switch: Enable,
+    scenes: Scenes,
+) -> None:
+    """Connect the ``receivers``. ``switch``: of rules and feeds; ``scenes``: newest pictures."""
+    broker, page = receivers(views)
+    if broker is not None:
+        broker.begin(specs, model.info, switch, scenes)
+    if page is not None:
+        earlier = partial(earlier_events, options, [*scenes])
+        page.begin(scenes, earlier, options.output_folder, options.full_scale_db)
 
 
 def make_alerts(
