@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from costream.cli.checks import check_combinations
-from costream.cli.click_options import declared_option
 from costream.core.errors import UsageError
 from costream.core.formatting import suggest_names
+from costream.options.checks import check_combinations
+from costream.options.click_options import declared_option
 from costream.options.flags import Declared, declared_flags
 from costream.options.options import Options
 

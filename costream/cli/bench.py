@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costream.cli import SuggestingGroup
-from costream.cli.click_command import Option
-from costream.cli.click_options import F, json_option, option
-from costream.cli.completers import file_names, model_names
 from costream.core.errors import UsageError
 from costream.models.spec import model_benches
+from costream.options.click_options import F, Option, json_option, option
+from costream.options.completers import file_names, model_names
 from costream.options.values import seconds
 from costream.sinks.atomic import write_file
 from costream.sources.uris import sniff

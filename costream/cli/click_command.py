@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import click
 
 _COLUMN = 26  # width of the column of names; longer names have a line of their own
 _GENERAL = "General"  # heading of options without one, if others have headings
-
-
-class Option(click.Option):
-    """An option with the heading under which help lists it ("" for none) and a parser."""
-
-    def __init__(
-        self,
-        *args: Any,
-        heading: str = "",
-        parse: Callable[[Any], Any] | None = None,
-        **arguments: Any,
-    ) -> None:
-        super().__init__(*args, **arguments)
-        self.heading = heading
-        self.parse = parse  # makes the value of what the user wrote; raises UsageError
 
 
 class Command(click.Command):

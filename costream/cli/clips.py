@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import json_option, option
-from costream.cli.completers import file_names
 from costream.cli.printing import print_json
 from costream.core.clock import format_time
 from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError, say
 from costream.core.formatting import counted
 from costream.core.records import Header, Segment, plain
 from costream.core.spelling import folded
+from costream.options.click_options import json_option, option
+from costream.options.completers import file_names
 from costream.options.values import seconds
 
 TABLE = "clips.csv"

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from costream.cli.click_command import Option
 from costream.core.schema import with_dialect
 from costream.core.settings import COMMANDS, OUTWARD, PROJECT_FILE
+from costream.options.click_options import Option
 
 
 def config_schema() -> dict[str, Any]:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import shared
 from costream.core.errors import ExitCode, UsageError, say
 from costream.core.settings import AUTO, ColorMode
 from costream.models.auto import SOUND, expanded
+from costream.options.click_options import shared
 from costream.weights_io.store import INSTALL_RESEARCH, samples_folder, shipped_file
 
 if TYPE_CHECKING:

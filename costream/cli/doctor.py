@@ -16,13 +16,13 @@ from typing import Any
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import json_option, shared
-from costream.cli.completers import file_names
 from costream.cli.printing import print_json
 from costream.core.commit import code_version
 from costream.core.energy import READABLE, EnergyMeter
 from costream.core.errors import ExitCode, SourceError, display_name, printable
 from costream.core.settings import PROJECT_FILE, user_config_path
+from costream.options.click_options import json_option, shared
+from costream.options.completers import file_names
 
 # extra -> (package on PyPI, module to import, purpose)
 EXTRAS = {

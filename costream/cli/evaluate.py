@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import option, shared, verbosity_options
-from costream.cli.settings_in_force import config_option
+from costream.cli.settings_in_force import config_option, verbosity_options
+from costream.options.click_options import option, shared
 from costream.options.values import seconds, token_limit
 
 

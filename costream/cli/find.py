@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import json_option, option, shared
-from costream.cli.completers import file_names
 from costream.cli.printing import print_json, print_table
 from costream.cli.settings_in_force import config_option
 from costream.core.formatting import short_time
+from costream.options.click_options import json_option, option, shared
+from costream.options.completers import file_names
 from costream.options.options import Options
 from costream.options.values import seconds
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import option
-from costream.cli.completers import file_names
 from costream.core.errors import ModelError, UsageError
+from costream.options.click_options import option
+from costream.options.completers import file_names
 
 
 @click.command(cls=Command, no_args_is_help=True)

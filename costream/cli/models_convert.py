@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.completers import model_names
 from costream.cli.printing import check_new_file, check_weight_file
 from costream.core.errors import say
 from costream.core.formatting import print_path
@@ -15,6 +14,7 @@ from costream.models.catalogue import (
     find_weights,
     split_name,
 )
+from costream.options.completers import model_names
 from costream.sinks.atomic import check_folder
 from costream.weights_io.file import SUFFIX, read_card
 

@@ -13,8 +13,6 @@ from typing import IO, Any
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import option
-from costream.cli.completers import model_names, published_names
 from costream.cli.printing import check_weight_file, print_json, print_table
 from costream.core.errors import (
     ModelError,
@@ -30,6 +28,8 @@ from costream.core.locks import append_own, try_lock
 from costream.core.schema import schema_of
 from costream.core.user_code import split_spec
 from costream.models.catalogue import find_weights, kind_of
+from costream.options.click_options import option
+from costream.options.completers import model_names, published_names
 from costream.runtime.stop import StopHandler, Stopped
 from costream.weights_io.file import SUFFIX, read_card, read_header, write_whole
 from costream.weights_io.hub import (

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.completers import model_names
 from costream.cli.printing import check_new_file
 from costream.core.errors import UsageError, say
 from costream.core.formatting import print_path
 from costream.models.catalogue import find_weights, split_name
+from costream.options.completers import model_names
 from costream.sinks.atomic import check_folder
 from costream.weights_io.file import SUFFIX, all_tensors, read_card, read_header, write_whole
 from costream.weights_io.hub import hub_card

@@ -15,8 +15,6 @@ from typing import Any
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import json_option
-from costream.cli.completers import model_names
 from costream.cli.models_fetch import (
     known_labels,
     labels_text,
@@ -35,6 +33,8 @@ from costream.models.catalogue import (
     split_size,
     with_size,
 )
+from costream.options.click_options import json_option
+from costream.options.completers import model_names
 from costream.weights_io.card import Card, card_schema
 from costream.weights_io.file import STEP_SUFFIX, all_tensors, card_in, read_card, read_header
 from costream.weights_io.licences import UNKNOWN, licence_class

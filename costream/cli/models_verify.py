@@ -9,8 +9,6 @@ from typing import Any
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import json_option
-from costream.cli.completers import model_names
 from costream.cli.printing import print_json
 from costream.core.errors import CostreamError, ExitCode, printable, say
 from costream.models.catalogue import (
@@ -19,6 +17,8 @@ from costream.models.catalogue import (
     read_model,
     split_name,
 )
+from costream.options.click_options import json_option
+from costream.options.completers import model_names
 from costream.weights_io.file import read_card
 from costream.weights_io.store import published
 

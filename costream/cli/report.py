@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.completers import file_names, in_list
 from costream.core.errors import UsageError
+from costream.options.completers import file_names, in_list
 from costream.report.command import FORMATS, ReportOptions, parse_formats
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from costream.cli.checks import check_combinations
-from costream.cli.click_command import Command, Option
-from costream.cli.click_options import declared_option
-from costream.cli.completers import file_names
+from costream.cli.click_command import Command
 from costream.cli.settings_in_force import config_option, effective, warn_of_unknown_variables
 from costream.core.errors import ExitCode
+from costream.options.checks import check_combinations
+from costream.options.click_options import Option, declared_option
+from costream.options.completers import file_names
 from costream.options.flags import declared_flags
 from costream.options.options import Options
 

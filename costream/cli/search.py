@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import json_option, option
-from costream.cli.completers import file_names
 from costream.cli.printing import print_json, print_table
 from costream.core.errors import UsageError, say
 from costream.core.formatting import short_time
 from costream.core.moments import parse_moment
+from costream.options.click_options import json_option, option
+from costream.options.completers import file_names
 from costream.sinks.event_search import StoredEvent, find_events, stored_feeds
 from costream.sinks.tables import csv_cell
 

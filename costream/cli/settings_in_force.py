@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import click
 from costream.core.errors import display_name, say
 from costream.core.settings import load_config
 from costream.core.urls import HIDDEN, path_of
+from costream.options.click_options import check_quiet, shared
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ORIGINS = "costream.origins"  # key of a context's meta data: the file of each value from a file
@@ -120,3 +122,15 @@ def _variables_of(command: click.Command | None) -> set[str]:
     """Return the names of a command's environment variables, without COSTREAM_."""
     variables = (getattr(param, "envvar", None) for param in getattr(command, "params", ()))
     return {v.removeprefix(_PREFIX) for v in variables if isinstance(v, str)}
+
+
+def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add -v and -q to a command, which takes them as ``verbosity``: -1 quiet, 1 and 2 more."""
+
+    @wraps(function)
+    def call(*args: Any, verbose: int, quiet: bool, **values: Any) -> int:
+        check_quiet(quiet, verbose)
+        warn_of_unknown_variables(click.get_current_context(), quiet=quiet)
+        return function(*args, verbosity=-1 if quiet else verbose, **values)
+
+    return shared("verbose", "quiet")(call)

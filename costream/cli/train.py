@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import option, shared, verbosity_options
-from costream.cli.completers import model_names
 from costream.cli.printing import check_weight_file
-from costream.cli.settings_in_force import config_option
+from costream.cli.settings_in_force import config_option, verbosity_options
 from costream.core.errors import UsageError
+from costream.options.click_options import option, shared
+from costream.options.completers import model_names
 from costream.weights_io.file import SUFFIX
 from costream.weights_io.licences import CLASSES
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from costream.cli.click_command import Command
-from costream.cli.click_options import F, option
 from costream.core.errors import ExitCode, UsageError, display_name, printable
 from costream.core.places import Kind, Place, check_places
 from costream.core.records import VideoFrame
+from costream.options.click_options import F, option
 from costream.options.values import parse_places, seconds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import string
 import threading
@@ -12,6 +13,8 @@ from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 HIDDEN = "***"
 _SCHEME = string.ascii_letters + string.digits + "+.-"
 _LETTER = re.compile("[A-Za-z]")
+_STORE = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
+_FILE = "file://"
 _RUN = re.compile(r"\S{5,}")
 _PATH, _QUERY = re.compile("[/?#]"), re.compile("[?#]")  # where they begin
 # Keys of queries whose values are shown. All others are hidden: no list of secret ones ends.
@@ -69,6 +72,21 @@ def is_url(text: str) -> bool:
     """Return whether a text begins as a URL does: with a scheme and "://"."""
     scheme, mark, _ = text.partition("://")
     return bool(mark and _LETTER.match(scheme) and not scheme.strip(_SCHEME))
+
+
+def is_store_url(argument: str) -> bool:
+    """Return whether an argument is a URL of a store. ``file://`` is a local path."""
+    scheme = _STORE.match(argument)
+    return scheme is not None and scheme[0].lower() != _FILE and not os.path.exists(argument)
+
+
+def local_path(argument: str) -> str:
+    """Return the path of a ``file://`` URL; everything else unchanged."""
+    if not argument.lower().startswith(_FILE) or os.path.exists(argument):
+        return argument
+    from urllib.request import url2pathname  # slow to import
+
+    return url2pathname(path_of(argument))
 
 
 def redact_url(url: str) -> str:

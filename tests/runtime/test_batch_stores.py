@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costream.core.errors import UsageError
+from costream.core.urls import is_store_url, local_path
 from costream.runtime.batch.inputs import Inputs, collect
 from costream.runtime.batch.stores import (
     check_url,
@@ -19,9 +20,7 @@ from costream.runtime.batch.stores import (
     fetched,
     fingerprint,
     is_folder,
-    is_url,
     list_files,
-    local_path,
     place,
 )
 from kit.fileserver import LOGIN, serving
@@ -77,7 +76,7 @@ def names(inputs: Inputs) -> list[str]:
     ],
 )
 def test_where_a_url_lies(url, at):
-    assert is_url(url)
+    assert is_store_url(url)
     assert place(url) == at.replace("/data", os.path.abspath("/data").replace(os.sep, "/"))
 
 
@@ -90,7 +89,9 @@ def test_no_url_leads_out_of_its_store(text, start):
 
 def test_paths_are_not_urls(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert not any(map(is_url, ("clip.mp4", "a::b", "/s3:/x", "C:\\clips", "file:///x.mp4", "-")))
+    assert not any(
+        map(is_store_url, ("clip.mp4", "a::b", "/s3:/x", "C:\\clips", "file:///x.mp4", "-"))
+    )
     assert local_path("file:///a%20b/c.mp4") == os.path.abspath("/a b/c.mp4")
     assert local_path("s3://b") == "s3://b"
 

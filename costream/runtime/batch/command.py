@@ -15,6 +15,7 @@ from costream.core.errors import CostreamError, ExitCode, SourceError
 from costream.core.formatting import clean, counted, listed
 from costream.core.hysteresis import match_labels
 from costream.core.settings import AUTO
+from costream.core.urls import is_store_url
 from costream.core.user_code import code_files
 from costream.models.catalogue import check_licence
 from costream.models.identity import identify
@@ -27,7 +28,7 @@ from costream.runtime.batch.plan import BatchPlan, check_folder, identity, make_
 from costream.runtime.batch.pool import Pool, Progress, auto_jobs
 from costream.runtime.batch.ray_engine import RayEngine
 from costream.runtime.batch.run_input import preview
-from costream.runtime.batch.stores import fingerprint, is_url
+from costream.runtime.batch.stores import fingerprint
 from costream.runtime.batch.tables import TABLES, MergedInput, MergedTables
 from costream.runtime.logs import logging_to
 from costream.runtime.options import check_options
@@ -46,7 +47,7 @@ _MOST_REASONS = 4  # for skipping inputs, shown at the end
 def _check_any_exists(inputs: Inputs) -> None:
     """Raise SourceError if no input exists, before a folder is created."""
     uris = [item.uri for item in inputs.items]
-    if uris and not any(is_url(uri) or os.path.lexists(split_video(uri)[0]) for uri in uris):
+    if uris and not any(is_store_url(uri) or os.path.lexists(split_video(uri)[0]) for uri in uris):
         where = listed([item.name for item in inputs.items])
         raise SourceError("no such file or folder", where=where)
 

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from costream.core.errors import UsageError
 from costream.core.spelling import stored_path
+from costream.core.urls import is_store_url, local_path
 from costream.runtime.batch.folders import (
     PRIVATE,
     FolderWalk,
@@ -24,8 +25,6 @@ from costream.runtime.batch.stores import (
     absolute,
     check_url,
     is_folder,
-    is_url,
-    local_path,
     place,
     safe,
     search_store,
@@ -100,7 +99,7 @@ def collect(
     walk = FolderWalk(patterns, output)
 
     def search(path: str) -> Iterator[FoundPath]:
-        if is_url(path):
+        if is_store_url(path):
             return search_store(path, patterns, is_folder=path in folders)
         if path in folders:
             return walk.folder(path)
@@ -111,21 +110,21 @@ def collect(
 
 
 def _absolute(argument: str) -> str:
-    if is_url(argument):
+    if is_store_url(argument):
         check_url(argument)
         return absolute(argument)
     return os.path.abspath(stored_path(local_path(argument)))
 
 
 def _is_searched(path: str) -> bool:
-    if is_url(path):
+    if is_store_url(path):
         return is_folder(path)
     return os.path.isdir(path) and not is_frame_folder(path)
 
 
 def _root(paths: Sequence[str], folders: Container[str]) -> str:
     try:
-        if any(is_url(path) for path in paths):
+        if any(is_store_url(path) for path in paths):
             places = {path: _place(path) for path in paths}
             return posixpath.commonpath(
                 [at if path in folders else posixpath.dirname(at) for path, at in places.items()]
@@ -138,7 +137,7 @@ def _root(paths: Sequence[str], folders: Container[str]) -> str:
 
 
 def _below(entry: FoundPath, root: str) -> FoundPath:
-    if is_url(entry.path):
+    if is_store_url(entry.path):
         at = place(entry.path)
         relative = posixpath.relpath(at, root) if at != root else posixpath.basename(at)
         return replace(entry, relative=relative)
@@ -146,7 +145,7 @@ def _below(entry: FoundPath, root: str) -> FoundPath:
 
 
 def _place(path: str) -> str:
-    return place(path) if is_url(path) else path.replace(os.sep, "/")
+    return place(path) if is_store_url(path) else path.replace(os.sep, "/")
 
 
 def _expanded(entries: Iterable[FoundPath]) -> Iterator[Input]:
@@ -155,7 +154,7 @@ def _expanded(entries: Iterable[FoundPath]) -> Iterator[Input]:
         if item.refusal is not None:
             yield Input(item.path, item.relative, item.refusal)
             continue
-        for uri in [item.path] if is_url(item.path) else recordings_in(item.path):
+        for uri in [item.path] if is_store_url(item.path) else recordings_in(item.path):
             yield Input(uri, item.relative + safe(uri[len(item.path) :]))
 
 

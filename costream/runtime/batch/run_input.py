@@ -36,12 +36,13 @@ from costream.core.records import (
     to_json,
 )
 from costream.core.settings import AUTO
+from costream.core.urls import is_store_url
 from costream.core.user_code import run_code
 from costream.models.base import Model
 from costream.runtime.batch.folders import Outcome, Status, failure
 from costream.runtime.batch.job import RECORDS, BatchJob, Task, copy_folder, discard, result_paths
 from costream.runtime.batch.sniffing import MisfitError, is_still, why_skipped
-from costream.runtime.batch.stores import fetched, is_url
+from costream.runtime.batch.stores import fetched
 from costream.runtime.model_loading import kind_of
 from costream.runtime.model_loading import load as load_model
 from costream.runtime.options import source_options
@@ -134,7 +135,7 @@ def preview(task: Task, work: BatchJob) -> Outcome | None:
 
     An input from a store is not fetched for it. ModelError as ``load``.
     """
-    if is_url(task.uri):
+    if is_store_url(task.uri):
         return None
     load(work)
     try:

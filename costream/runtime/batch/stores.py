@@ -22,10 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
-from urllib.request import url2pathname
 
 from costream.core.errors import ExitCode, UsageError, display_name
-from costream.core.urls import login_end, path_of, redact
+from costream.core.urls import is_store_url, local_path, login_end, path_of, redact
 from costream.runtime.batch.folders import (
     KEYPOINTS,
     PRIVATE,
@@ -39,8 +38,6 @@ from costream.runtime.batch.folders import (
 )
 from costream.sources.features.feature_arrays import split_video
 
-_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]+://")
-_FILE = "file://"
 _SERVERS = ("http", "https")
 _LIVE = ("rtsp", "rtsps", "rtmp", "rtmps", "rtp", "srt", "udp", "tcp")
 _CONNECT_S = 30
@@ -59,19 +56,6 @@ class StoredFile:
     path: str  # in its file system
     size: int  # bytes; 0 where the store does not report it
     version: str  # changes with the content, as far as the store knows; may be ""
-
-
-def is_url(argument: str) -> bool:
-    """Return whether an argument is a URL of a store. ``file://`` is a local path."""
-    scheme = _URL.match(argument)
-    return scheme is not None and scheme[0].lower() != _FILE and not os.path.exists(argument)
-
-
-def local_path(argument: str) -> str:
-    """Return the path of a ``file://`` URL; everything else unchanged."""
-    if not argument.lower().startswith(_FILE) or os.path.exists(argument):
-        return argument
-    return url2pathname(path_of(argument))
 
 
 def absolute(url: str) -> str:
@@ -165,7 +149,7 @@ def fetched(uri: str, folder: Path, stopped: Callable[[], bool] = lambda: False)
 
     Copies are removed on exit. OSError when it cannot be fetched, or when ``stopped()`` first.
     """
-    if not is_url(uri):
+    if not is_store_url(uri):
         yield uri
         return
     try:
@@ -296,7 +280,7 @@ def fingerprint(uri: str, *, content: bool = False, fresh: bool = False) -> Fing
     ``content``: hash the content, so that a copy or a touched file counts as the same. ``fresh``:
     bypass the cache of a store.
     """
-    if is_url(uri):
+    if is_store_url(uri):
         if content:
             with tempfile.TemporaryDirectory() as folder:
                 return fingerprint(fetch(uri, Path(folder)), content=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from costream.cli.click_options import check_quiet
 from costream.core.errors import UsageError
+from costream.core.urls import is_store_url, local_path
+from costream.options.click_options import check_quiet
 from costream.options.options import Options
 
 AnyOptions = TypeVar("AnyOptions", bound=Options)
@@ -48,12 +49,10 @@ def _with_microphone(options: Options) -> tuple[str, ...]:
 
 def _batch_folder(options: Options) -> str:
     """Return the output folder of a batch."""
-    from costream.runtime.batch.stores import is_url, local_path
-
     if options.output == "-":
         raise UsageError("must be a folder, not stdout", where="-o -")
     output = local_path(str(options.output))
-    if is_url(output):
+    if is_store_url(output):
         raise UsageError(
             "must be a local or mounted folder, not a URL",
             where=f"-o {output}",

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
-from costream.cli.click_command import Option
-from costream.cli.completers import completer
 from costream.core.errors import UsageError, display_name
+from costream.options.completers import completer
 
 if TYPE_CHECKING:  # only commands of a run import the options of runs, so that others start faster
     from costream.options.flags import Declared
 
 _MAX_NUMBER = 1e15  # of settings
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Option(click.Option):
+    """An option with the heading under which help lists it ("" for none) and a parser."""
+
+    def __init__(
+        self,
+        *args: Any,
+        heading: str = "",
+        parse: Callable[[Any], Any] | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(*args, **arguments)
+        self.heading = heading
+        self.parse = parse  # makes the value of what the user wrote; raises UsageError
 
 
 def option(
@@ -135,20 +148,6 @@ def shared(*fields: str, **changes: Any) -> Callable[[F], F]:
         return function
 
     return decorate
-
-
-def verbosity_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add -v and -q to a command, which takes them as ``verbosity``: -1 quiet, 1 and 2 more."""
-
-    @wraps(function)
-    def call(*args: Any, verbose: int, quiet: bool, **values: Any) -> int:
-        from costream.cli.settings_in_force import warn_of_unknown_variables
-
-        check_quiet(quiet, verbose)
-        warn_of_unknown_variables(click.get_current_context(), quiet=quiet)
-        return function(*args, verbosity=-1 if quiet else verbose, **values)
-
-    return shared("verbose", "quiet")(call)
 
 
 def check_quiet(quiet: bool, verbose: int) -> None:
