@@ -24,13 +24,16 @@ from costream.core.errors import ModelError, SourceError, UsageError
 from costream.core.processor import processor
 from costream.core.records import Box, VideoFrame
 from costream.core.tables import Cell, Table
-from costream.evaluation.metrics.detection import match
+from costream.evaluation.metrics.detection import boxes_alike
+from costream.evaluation.object_metrics import detected
+from costream.evaluation.table_parts import number
 from costream.models.base import StepResult
 from costream.models.catalogue import find_weights, load_model
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import ObjectModel, boxes_in_frame
 from costream.models.eventful.rf_detr import SIZES, RfDetr
 from costream.models.export import export_step
+from costream.models.gated import Choice, least_change
 from costream.models.importing import import_files
 from costream.models.objects.model import DetectorModel
 from costream.models.onnx_step import onnx_session
@@ -40,7 +43,6 @@ from costream.sources.uris import open_source, sniff
 from costream.weights_io.file import write_weights
 
 COLUMNS = ("network", "way", "CPU ms a picture", "to full", "operations", "boxes alike")
-_OVERLAP = 0.5  # intersection over union from which two boxes are alike
 _WARM_UP = 2  # pictures
 
 
@@ -51,6 +53,7 @@ class Seen(NamedTuple):
     macs: int | None
 
 
+Tokens: TypeAlias = Sequence[int | str]
 Look: TypeAlias = Callable[[VideoFrame], Seen]
 
 
@@ -71,12 +74,13 @@ class Films:
 
 
 def objects_table(
-    films: Films, names: Sequence[str], tokens: str, original: Path | None = None
+    films: Films, names: Sequence[str], tokens: Tokens, original: Path | None = None
 ) -> Table:
     """Compute the pictures of films in turns in each way; return times, operations, agreement.
 
-    ``names``: models or weight files of NanoDet or token-gated detectors. ``tokens``: a share, for
-    the gates. ``original``: checkpoint of RF-DETR, for costream and the package rfdetr.
+    ``names``: models or weight files of NanoDet or token-gated detectors. ``tokens``: a way for
+    each that a model takes, as in ``Options``. ``original``: checkpoint of RF-DETR, for costream
+    and the package rfdetr.
 
     A time is the mean of the processor time from a picture in memory to its boxes, on one thread.
     Boxes alike: twice the pairs of boxes of one label that overlap by half, of all boxes of this
@@ -135,13 +139,17 @@ def _object_model(card: Any, network: Any, frontend: Any) -> ObjectModel:
 
 
 def _ways(
-    model: DetectorModel | ObjectModel, name: str, tokens: str, original: Path | None, scratch: Path
+    model: DetectorModel | ObjectModel,
+    name: str,
+    tokens: Tokens,
+    original: Path | None,
+    scratch: Path,
 ) -> tuple[list[Way], list[str]]:
     """Return the ways to compute a model, the first in full, and why others are left out."""
     if isinstance(model, ObjectModel):
         ways = [
             Way("in full", lambda: _stepping(model, None)),
-            Way(f"gates, {tokens} of the tokens", lambda: _stepping(model, tokens)),
+            *_gated_ways(model, tokens),
         ]
         if not isinstance(model.network, RfDetr):
             return ways, []
@@ -150,6 +158,11 @@ def _ways(
     ways = [
         Way("in full", lambda: _looking(model, tokens="all")),
         Way("places that have changed", lambda: _looking(model)),
+        *(
+            Way(f"places that have changed by {few}", partial(_looking, model, str(few)))
+            for few in tokens
+            if least_change(few) is not None
+        ),
         Way("the same, looks where something moves", lambda: _looking(model, sparing=True)),
     ]
     try:
@@ -162,6 +175,19 @@ def _ways(
         *ways,
         Way(_runtime("onnxruntime", "ONNX Runtime"), lambda: _looking(exported)),
     ], []
+
+
+def _gated_ways(model: ObjectModel, tokens: Tokens) -> Iterator[Way]:
+    """Yield the ways to compute a token-gated network, with each policy that it has."""
+    for few in tokens:
+        if least_change(few) is not None:
+            yield Way(f"gates, tokens that have changed by {few}", partial(_stepping, model, few))
+            continue
+        name = f"gates, {few} of the tokens" if isinstance(few, str) else f"gates, {few} tokens"
+        if model.info.learned:
+            yield Way(f"{name}, learned", partial(_stepping, model, few))
+            name += ", by distance"
+        yield Way(name, partial(_stepping, model, few, "distance"))
 
 
 def _runtime(package: str, name: str) -> str:
@@ -177,9 +203,9 @@ def _look(step: Callable[[VideoFrame], StepResult]) -> Look:
     return look
 
 
-def _stepping(model: ObjectModel, tokens: str | None) -> Look:
+def _stepping(model: ObjectModel, tokens: int | str | None, choice: Choice | None = None) -> Look:
     state = model.init_state(1)
-    state.tokens = tokens
+    state.tokens, state.choice = tokens, choice
     return _look(lambda frame: model.step([frame], state))
 
 
@@ -300,7 +326,11 @@ def _rows(
     for k, way in enumerate(ways):
         counts = [count for count in macs[k] if count is not None]
         share = sum(counts) / sum(filter(None, macs[0])) if counts else None
-        alike = None if card.untrained else _alike(full, [_shown(model, b) for b in found[k]])
+        alike = (
+            None
+            if card.untrained
+            else _alike(full, [_shown(model, b) for b in found[k]], card.labels)
+        )
         mean = statistics.fmean(times[k])
         rows.append((card.name, way.name, mean, mean / base, share, alike))
     return rows
@@ -318,20 +348,12 @@ def _shown(
 
 
 def _alike(
-    full: Sequence[tuple[Box, ...] | None], found: Sequence[tuple[Box, ...] | None]
+    full: Sequence[tuple[Box, ...] | None],
+    found: Sequence[tuple[Box, ...] | None],
+    labels: Sequence[str],
 ) -> float | None:
-    """Return the share of boxes that have a partner in the other way; NaN without boxes."""
-    pairs = total = 0
-    for ours, theirs in zip(full, found, strict=True):
-        if ours is None or theirs is None:
-            return None
-        total += len(ours) + len(theirs)
-        for label in {box.label for box in ours}:
-            a, b = (_corners(boxes, label) for boxes in (theirs, ours))
-            pairs += int(match(a, b, _OVERLAP).sum())
-    return 2 * pairs / total if total else None
-
-
-def _corners(boxes: Sequence[Box], label: str) -> Any:
-    rows = sorted((b for b in boxes if b.label == label), key=lambda b: -b.score)
-    return np.array([(b.x1, b.y1, b.x2, b.y2) for b in rows], np.float64).reshape(-1, 4)
+    """Return the share of boxes that have a partner in the other way; None without boxes."""
+    ways = [[detected(b, labels) for b in way if b is not None] for way in (full, found)]
+    if min(map(len, ways)) < len(full):
+        return None
+    return number(boxes_alike(*ways))

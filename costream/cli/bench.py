@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -18,7 +17,7 @@ from costream.core.errors import UsageError
 from costream.models.spec import model_benches
 from costream.options.click_options import F, Option, json_option, option
 from costream.options.completers import file_names, model_names
-from costream.options.values import seconds
+from costream.options.values import seconds, token_limits
 from costream.sinks.atomic import write_file
 from costream.sources.uris import sniff
 
@@ -425,12 +424,13 @@ def budget(
     shell_complete=model_names,
     help="Detector: NanoDet, RF-DETR, YOLOS or ViTDet. Repeatable.",
 )
-@click.option(
+@option(
     "--tokens",
+    parse=token_limits,
     default="25%",
-    show_default=True,
-    metavar="SHARE",
-    help="Tokens that gates compute, of RF-DETR, YOLOS and ViTDet.",
+    envvar=None,
+    metavar="N|25%|'>T',...",
+    help="Tokens that gates compute, of RF-DETR, YOLOS and ViTDet; '>T' also for NanoDet.",
 )
 @click.option(
     "--original",
@@ -457,7 +457,7 @@ def budget(
 def objects(
     files: tuple[str, ...],
     models: tuple[str, ...],
-    tokens: str,
+    tokens: tuple[int | str, ...],
     original: Path | None,
     rate: float,
     duration: float | None,
@@ -475,8 +475,6 @@ def objects(
     """
     from costream.weights_io.store import samples_folder
 
-    if not re.fullmatch(r"[1-9]\d?%|100%", tokens):
-        raise UsageError(f"{tokens!r} is not a share", where="--tokens", hint="write 25%")
     films = files or tuple(str(samples_folder() / name) for name in ("room.mp4", "corridor.mp4"))
     for film in films:
         sniff(film)  # reports a wrong name before torch is imported

@@ -10,13 +10,7 @@ import click
 from costream.cli.click_command import Command
 from costream.cli.settings_in_force import config_option, verbosity_options
 from costream.options.click_options import option, shared
-from costream.options.values import seconds, token_limit
-
-
-def _token_limits(value: str) -> tuple[int | str | None, ...]:
-    """Parse ``30,25%,>0.5,all``, None for all."""
-    parts = (part.strip().lower() for part in value.split(","))
-    return tuple(None if part == "all" else token_limit(part) for part in parts)
+from costream.options.values import seconds, token_limits
 
 
 @click.command(cls=Command, no_args_is_help=True)
@@ -26,11 +20,12 @@ def _token_limits(value: str) -> tuple[int | str | None, ...]:
 @option(
     "--tokens",
     heading="Model",
-    parse=_token_limits,
+    parse=token_limits,
     metavar="N|25%|'>T'|all,...",
-    help="Objects: tokens computed per frame, as for detect; a row of results for each."
-    "  [default: all]",
+    help="Objects: tokens or places computed per frame, as for detect; a row of results for each,"
+    " and with all among them the share of boxes alike.  [default: as for detect]",
 )
+@shared("policy", heading="Model", help="Which of a number of tokens are computed, as for detect.")
 @option(
     "--data",
     heading="Data",

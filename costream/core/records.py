@@ -336,6 +336,8 @@ class Compute:
     ran: dict[str, str] | None = None  # why networks ran that do not at each step: {nanodet: age}
     joules: float | None = None  # used by the machine since the step before, where it is measured
     area: float | None = None  # nanodet: share of the picture that was computed, if not all
+    policy: str | None = None  # how what is computed was chosen: learned, distance, change
+    parts: dict[str, int] | None = None  # several networks with one budget: macs of each
 
     @property
     def budget(self) -> float | None:

@@ -17,6 +17,7 @@ from costream.weights_io.licences import AllowedLicence
 
 if TYPE_CHECKING:
     from costream.models.base import Model
+    from costream.models.gated import Choice
     from costream.runtime.stop import StopHandler
     from costream.weights_io.card import Card
 
@@ -39,6 +40,7 @@ class EvaluateSettings:
     protocol: str | None = None  # a key of protocols.PROTOCOLS, or GLUE
     tolerance_s: float = 0.0  # accepted error of label times
     tokens: tuple[int | str | None, ...] | None = None  # of objects, a run each; None in it: all
+    policy: Choice | None = None  # how a number of tokens is chosen
     group: str | None = None  # table column with the groups of the interval
     rate_hz: float | None = None
     layout: str | None = None
@@ -78,8 +80,9 @@ class EvaluateSettings:
     def check_task(self, *, finds_objects: bool) -> None:
         """Raise UsageError for options that are missing or do not apply to this kind of model."""
         if not finds_objects:
-            if self.tokens is not None:
-                raise UsageError("applies to object detectors only", where="--tokens")
+            for name, value in (("--tokens", self.tokens), ("--policy", self.policy)):
+                if value is not None:
+                    raise UsageError("applies to object detectors only", where=name)
         elif self.labels is None:
             raise UsageError("needed to evaluate an object detector (boxes)", where="--labels")
         elif self.protocol is not None or self.tolerance_s > 0:

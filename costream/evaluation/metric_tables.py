@@ -59,6 +59,7 @@ def object_tables(result: dict[str, Any]) -> list[Table]:
             row["macs"] / 1e6,
             row["macs"] / row["dense_macs"],
             row["ms"],
+            *((number(row["alike"]),) if "alike" in row else ()),
         )
         for row in rows
     )
@@ -76,6 +77,7 @@ def object_tables(result: dict[str, Any]) -> list[Table]:
         "MMAC per image",
         "of dense",
         "ms, median",
+        *(("boxes alike",) if "alike" in rows[0] else ()),
     )
     of_classes = ("class", "objects", *heads, f"AP{heads[0].removeprefix('AP50')}")
     return [

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from costream.core.errors import UsageError
 from costream.core.records import Box, Objects, Picture, Record, VideoFrame
 from costream.evaluation.evaluate_settings import (
     EvaluateSettings,
@@ -21,6 +20,7 @@ from costream.evaluation.evaluate_settings import (
 from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
+    boxes_alike,
     detection_scores,
     precision_interval,
 )
@@ -28,6 +28,8 @@ from costream.evaluation.predictions import ConcatenatedSource, CostCollector
 from costream.labels.clips_with_boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import GatedModel, Model
 from costream.options.options import Options
+from costream.options.values import ALL_TOKENS
+from costream.runtime.options import check_model_options
 from costream.runtime.pipeline import run
 from costream.runtime.stop import StopHandler
 from costream.runtime.tracking import corners_of
@@ -63,7 +65,7 @@ class _Collector(CostCollector):
         marks = self._clip.frames.get(objects.frame)
         if marks is not None:
             height, width = item.rgb.shape[:2]
-            self.found.append(_found(objects.boxes, self._labels))
+            self.found.append(detected(objects.boxes, self._labels))
             numbers = np.array([self._labels.index(label) for label in marks.labels], np.int64)
             self.truth.append(Truth(marks.pixels(item.size or (width, height)), numbers))
 
@@ -84,22 +86,36 @@ def measure(
     """Run the model over all clips, once for each of ``settings.tokens``, as ``detect`` does.
 
     Each clip, and each single image, is a stream. Unreadable ones are logged, skipped and counted
-    ("failed"). The result is empty if ``stop`` was requested meanwhile. SourceError if none can be
-    read.
+    ("failed"). "tokens" of a run: as given, None for all of a token-gated network; of a model by
+    place "default" without the option. "alike", if one of the runs is complete: ``boxes_alike`` of
+    boxes from the model's thresholds on. The result is empty if ``stop`` was requested meanwhile.
+    SourceError if none can be read.
     """
     budgets = settings.tokens or (None,)
-    if settings.tokens is not None and not isinstance(model, GatedModel):
-        hint = "omit it, or use another model, such as eventful-vitdet"
-        raise UsageError(f"{model.info.card.name} is not token-gated", where="--tokens", hint=hint)
+    if isinstance(model, GatedModel):  # "all" is what they compute without the option
+        budgets = tuple(None if tokens == ALL_TOKENS else tokens for tokens in budgets)
+    names: dict[int | str | None, str] = {}
+    if model.info.by_place:
+        names = {None: "default", ALL_TOKENS: "all"}
+    for tokens in budgets:
+        check_model_options(_run_options(model, settings, tokens), model)
     if len(budgets) > 1 and all(len(clip.frames) < 2 for clip in clips):
         log.warning("single images always use all tokens: --tokens has an effect on clips only")
     options = source_options(settings, model)
-    rows, read = [], clips
+    rows, boxes, read = [], list[list[DetectedBoxes]](), clips
     for tokens in budgets:
-        read, row = _row(model, read, options, settings, tokens, stop)
+        read, found, row = _row(model, read, options, settings, tokens, stop)
         if stop.requested:
             return {}
-        rows.append({"tokens": tokens, **row})
+        rows.append({"tokens": names.get(tokens, tokens), **row})
+        boxes.append([_from_threshold(one, model) for one in found])
+    complete = ALL_TOKENS if model.info.by_place else None
+    if complete in budgets:
+        full = boxes[budgets.index(complete)]
+        rows = [
+            row | {"alike": boxes_alike(full, found)}
+            for row, found in zip(rows, boxes, strict=True)
+        ]
     return {
         "model": model.info.card.name,
         "weights_sha256": model.info.weights_sha256,
@@ -110,6 +126,18 @@ def measure(
     }
 
 
+def _run_options(model: Model, settings: EvaluateSettings, tokens: int | str | None) -> Options:
+    """Return the options of a run; the policy is for those that choose a number of tokens."""
+    few = tokens is not None and not str(tokens).startswith(">")
+    return Options(
+        model=model.info.card.name,
+        rate_hz=settings.rate_hz,
+        threshold=_ANY_SCORE,
+        tokens=tokens,
+        policy=settings.policy if few else None,
+    )
+
+
 def _row(
     model: Model,
     clips: Sequence[ClipWithBoxes],
@@ -117,10 +145,10 @@ def _row(
     settings: EvaluateSettings,
     tokens: int | str | None,
     stop: StopHandler,
-) -> tuple[list[ClipWithBoxes], dict[str, Any]]:
-    """Return the clips that can be read, and their precision and cost per image with ``tokens``."""
+) -> tuple[list[ClipWithBoxes], list[DetectedBoxes], dict[str, Any]]:
+    """Return the clips that can be read, their boxes, precision and cost with ``tokens``."""
     labels = model.info.card.labels
-    run_options = Options(rate_hz=settings.rate_hz, threshold=_ANY_SCORE, tokens=tokens)
+    run_options = _run_options(model, settings, tokens)
 
     def watched(clip: ClipWithBoxes) -> _Collector:
         collector = _Collector(clip, labels)
@@ -130,18 +158,26 @@ def _row(
     title = "pictures" if tokens is None else f"--tokens {tokens}"
     pairs = list(readable(clips, watched, "input", settings.data, stop, title))
     if stop.requested:
-        return [], {}
+        return [], [], {}
     groups = sorted({clip.apart for clip in clips})
     places = [groups.index(clip.apart) for clip, one in pairs for _ in one.found]
     found = [boxes for _, one in pairs for boxes in one.found]
     truth = [boxes for _, one in pairs for boxes in one.truth]
-    return [clip for clip, _ in pairs], {
+    scores = {
         **detection_scores(found, truth, labels),
         "AP50_95": precision_interval(found, truth, places, labels),
         "macs": float(np.mean([n for _, one in pairs for n in one.macs])),
         "dense_macs": float(np.mean([n for _, one in pairs for n in one.dense_macs])),
         "ms": float(np.median([ms for _, one in pairs for ms in one.ms])),
     }
+    return [clip for clip, _ in pairs], found, scores
+
+
+def _from_threshold(found: DetectedBoxes, model: Model) -> DetectedBoxes:
+    """Return the boxes that are shown: those from the thresholds of their labels on."""
+    labels, least = model.info.card.labels, model.info.card.timeline.threshold_of
+    shown = found.scores >= np.array([least(labels[k]) for k in found.labels], np.float64)
+    return DetectedBoxes(found.boxes[shown], found.scores[shown], found.labels[shown])
 
 
 def _open(clip: ClipWithBoxes, options: SourceOptions) -> Source:
@@ -149,7 +185,8 @@ def _open(clip: ClipWithBoxes, options: SourceOptions) -> Source:
     return parts[0] if len(parts) == 1 else ConcatenatedSource(parts, 1 / (options.rate_hz or 1.0))
 
 
-def _found(boxes: Sequence[Box], labels: Sequence[str]) -> DetectedBoxes:
+def detected(boxes: Sequence[Box], labels: Sequence[str]) -> DetectedBoxes:
+    """Return the boxes of an image as arrays; ``labels``: of the model."""
     scores = np.array([box.score for box in boxes], np.float64)
     return DetectedBoxes(
         corners_of(boxes), scores, np.array([labels.index(b.label) for b in boxes], int)

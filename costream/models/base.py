@@ -87,6 +87,7 @@ class StepResult:
     # [B] of [h, w], token-gated models whose tokens cover the image
     updated: tuple[npt.NDArray[np.bool_], ...] | None = None
     tokens: tuple[int, ...] | None = None  # [B], computed; None: no gates, or no output
+    policy: str | None = None  # how what is computed was chosen, see ``Compute``; None: all is
     network_macs: int | None = None  # part of ``macs``, without the frontend; None: unknown
     network_dense_macs: int | None = None  # part of ``dense_macs``
     familiarity: npt.NDArray[np.float32] | None = None  # [B, heads], NaN where a card has none
@@ -124,6 +125,7 @@ class StepResult:
             None if self.objects is None else self.objects[one],
             updated=None if self.updated is None else self.updated[one],
             tokens=None if self.tokens is None else self.tokens[one],
+            policy=self.policy,
             network_macs=None if self.network_macs is None else self.network_macs // rows,
             network_dense_macs=None
             if self.network_dense_macs is None
@@ -173,6 +175,7 @@ class ModelInfo:
     in_time: bool = False  # whether the streams of a batch must step together
     looks: bool = False  # a detector that need not look at every picture, see ``Looks``
     by_place: bool = False  # a detector that can compute only the places that have changed
+    learned: bool = False  # token-gated, with a learned policy
     holds: bool = False  # a frontend whose tokens can be held, see ``Looks``
 
     @property

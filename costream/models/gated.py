@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ from costream.nn.state import State
 from costream.weights_io.card import Card
 
 Pace: TypeAlias = Callable[[int], int]  # index of a gate -> tokens that it may pass
+Choice: TypeAlias = Literal["learned", "distance"]
+PolicyName: TypeAlias = Literal["learned", "distance", "change"]
 
 
 @dataclass(kw_only=True)
@@ -38,12 +40,15 @@ class TokenState(State):
     """State of one stream, and which tokens to update.
 
     ``tokens``: the most of them per step, a share ("25%"), or those that have changed by more than
-    a distance (">0.5"); None: all. ``pace``: returns their number at every gate, in place of
-    ``tokens``. ``masks``: hidden parts of the picture. These are settings, not memory: copies have
-    them, and they stay when the state is reset or the state of another stream is copied into it.
+    a distance (">0.5"); None: all. ``choice``: which of them, those that the network's learned
+    policy chooses or those that have changed most; None: "learned" where there is one. ``pace``:
+    returns their number at every gate, in place of ``tokens``. ``masks``: hidden parts of the
+    picture. These are settings, not memory: copies have them, and they stay when the state is reset
+    or the state of another stream is copied into it.
     """
 
     tokens: int | str | None = None
+    choice: Choice | None = None
     pace: Pace | None = None
     masks: frozenset[Place] = frozenset()
 
@@ -65,10 +70,19 @@ class TokenState(State):
             policy = PerGateTokens(self.pace)
         else:
             policy = _policy(count if self.tokens is None or every else self.tokens)
-        if isinstance(policy, AboveThreshold):  # of distances
+        if self.choice == "distance" or isinstance(policy, AboveThreshold):
             importance = None
         policy = policy if seen is None else OnlyTokens(policy, seen)
         return RecordedPolicy(policy, count, importance)
+
+    def policy_name(self, importance: Importance | None) -> PolicyName | None:
+        """Return how the tokens of a step are selected, as in records; None: all are computed."""
+        if self.pace is None:
+            if self.tokens in (None, "100%"):
+                return None
+            if least_change(self.tokens) is not None:
+                return "change"
+        return "distance" if importance is None or self.choice == "distance" else "learned"
 
 
 def least_change(tokens: int | str | None) -> float | None:
@@ -141,6 +155,7 @@ class GatedModelBase(ABC, Generic[N, F, S]):
             stride=int(getattr(network, "stride", 1)),
             delay=int(getattr(network, "delay", 0)),
             box=self.frontend.box,
+            learned=getattr(network, "token_gate", None) is not None,
             in_time=True,  # streams may differ in size and start at different times
         )
 

@@ -24,6 +24,7 @@ class WeightsIdentity:
     finds_objects: bool = False
     classifies: bool = True  # whether one of the models has predictions
     gated: bool = False  # token-gated
+    learned: bool = False  # see ``ModelInfo.learned``
     looks: bool = False  # see ``ModelInfo.looks`` and ``holds``
     by_place: bool = False  # see ``ModelInfo.by_place``
     events: tuple[str, ...] = ()  # labels that are not background
@@ -53,6 +54,7 @@ def identify(
     looks = by_place or (len(cards) == 1 and holds_tokens(cards[0].frontend))
     sha256 = hashlib.sha256("".join(texts).encode()).hexdigest()
     events = tuple(label for card in cards for label in card.events)
+    learned = any(bool(card.arguments.get("token_gate")) for card in cards)
     return WeightsIdentity(
-        tensors, sha256, finds_objects, classifies, gated, looks, by_place, events
+        tensors, sha256, finds_objects, classifies, gated, learned, looks, by_place, events
     )

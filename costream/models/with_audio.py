@@ -146,6 +146,15 @@ class HearingState(State):
         self.picture.tokens = tokens
 
     @property
+    def choice(self) -> Any:
+        """Which tokens; see ``gated.TokenState``."""
+        return self.picture.choice
+
+    @choice.setter
+    def choice(self, choice: Any) -> None:
+        self.picture.choice = choice
+
+    @property
     def pace(self) -> Any:
         """Number of tokens at every gate; see ``gated.TokenState``."""
         return self.picture.pace

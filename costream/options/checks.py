@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from costream.core.errors import UsageError
 from costream.core.urls import is_store_url, local_path
+from costream.options.budget import Budget
 from costream.options.click_options import check_quiet
 from costream.options.options import Options
 
@@ -105,6 +106,6 @@ def _check_budget(options: Options, command: str) -> None:
         return
     if options.tokens is not None:
         raise UsageError("--tokens and --budget exclude each other")
-    if command == "batch" and getattr(budget, "kind", None) != "macs":
-        hint = "write it in operations (2GMAC), or use: costream detect"
+    if command == "batch" and not (isinstance(budget, Budget) and budget.unit == "macs"):
+        hint = "write it in operations (2GMAC, 50%), or use: costream detect"
         raise UsageError("is not reproducible", where="--budget", hint=hint)

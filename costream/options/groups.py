@@ -82,6 +82,14 @@ class ModelFlags(Group):
         parse=token_limit,
         metavar="N|25%|'>T'|all",
     )
+    policy: Literal["learned", "distance"] | None = flag(
+        "--policy",
+        "eventful-*: of a number or share of tokens, or within a budget, compute those that a"
+        " learned gate chooses, or those that have changed most.  [default: learned, if there is"
+        " such a gate, as in eventful-vitdet]",
+        on=VIDEO,
+        identity="if set",
+    )
     budget: Budget | BudgetFile | None = flag(
         "--budget",
         "auto, nanodet, eventful-*, cooadtr: maximum cost of a step, on average; 50%: of the"

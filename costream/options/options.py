@@ -85,6 +85,7 @@ class Options(
             "input_fps": self.input_hz,
             "stream": self.stream,
             "tokens": self.tokens,
+            "policy": self.policy,
             "budget": self.budget and self.budget.text,
             "track": self.track or None,
             "places": self.places or None,

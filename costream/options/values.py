@@ -76,6 +76,11 @@ def token_limit(value: object) -> int | str:
     raise UsageError(f"{text!r:.40} does not say which tokens to compute", hint=hint)
 
 
+def token_limits(value: str) -> tuple[int | str, ...]:
+    """Return the parts of ``30,25%,>0.5,all``, see ``token_limit``."""
+    return tuple(token_limit(part.strip().lower()) for part in value.split(","))
+
+
 def probability(value: object) -> float:
     """Return a probability above zero."""
     parsed = number(value)

@@ -55,9 +55,13 @@ def check_model_options(options: Options, model: Model, *, shares: bool = False)
     """Raise UsageError for an option that does not apply to the model, see ``check_options``."""
     finds_objects = model.info.card.finds_objects
     gated, shares = isinstance(model, GatedModel), shares or model.info.looks or model.info.holds
-    by_place = model.info.by_place
     check_options(
-        options, finds_objects=finds_objects, gated=gated, shares=shares, by_place=by_place
+        options,
+        finds_objects=finds_objects,
+        gated=gated,
+        shares=shares,
+        by_place=model.info.by_place,
+        learned=model.info.learned,
     )
 
 
@@ -68,13 +72,15 @@ def check_options(
     gated: bool,
     shares: bool = False,
     by_place: bool = False,
+    learned: bool = False,
 ) -> None:
     """Raise UsageError for an option that does not apply to the model or this machine.
 
     ``finds_objects``: whether the model detects objects. ``gated``: whether it is token-gated.
-    ``shares``: any model of this run can keep a budget. ``by_place``: see ``ModelInfo``.
+    ``shares``: any model of this run can keep a budget. ``by_place``, ``learned``: see
+    ``ModelInfo``.
     """
-    unfit: dict[str, str] = {}
+    unfit = _unfit_policy(options, gated=gated, learned=learned)
     _ = options.places  # raises if two have one name
     if options.decoder == "hardware":
         from costream.sources.media.hardware import check_decoder
@@ -96,3 +102,23 @@ def check_options(
     for where, why in unfit.items():
         hint = "leave it out, or use another model, such as eventful-vitdet"
         raise UsageError(f"{options.model} {why}", where=where, hint=hint)
+
+
+def _unfit_policy(options: Options, *, gated: bool, learned: bool) -> dict[str, str]:
+    """Return why ``--policy`` does not apply, by its name.
+
+    Raises UsageError if it says nothing beside the other options.
+    """
+    if options.policy is None:
+        return {}
+    if not gated:
+        return {"--policy": "is not token-gated"}
+    if options.policy == "learned" and not learned:
+        return {"--policy": "has no learned policy"}
+    few = options.budget is not None or options.tokens not in (None, ALL_TOKENS)
+    if not few or str(options.tokens).startswith(">"):
+        hint = "give --tokens N, a share (25%), or --budget"
+        raise UsageError(
+            "says which of a number of tokens are computed", where="--policy", hint=hint
+        )
+    return {}

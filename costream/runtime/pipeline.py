@@ -204,6 +204,7 @@ class StreamRunner:
         options = self._recorder.options
         if isinstance(self._model, GatedModel):
             self.state.tokens, self.state.masks = options.tokens, self._painter.masks
+            self.state.choice = options.policy
         elif self._model.info.by_place:
             self.state.tokens = options.tokens
         return controller(self._model, options.budget, self._recorder.rate_hz)

@@ -229,6 +229,8 @@ class StreamRecorder:
             ran=None if result.ran is None else dict(result.ran[0]),
             joules=self.counters.add_energy(self._energy.read()),
             area=None if result.area is None else result.area[0],
+            policy=result.policy,
+            parts=_parts(result),
             **budget,
         )
 
@@ -492,3 +494,10 @@ class StreamRecorder:
     def _write_all(self, records: Sequence[Record]) -> None:
         for record in records:
             self.write(record)
+
+
+def _parts(result: StepResult) -> dict[str, int] | None:
+    """Return the operations of each of several networks that share a budget."""
+    if result.costs is None or len(result.costs) < 2:
+        return None
+    return {name: cost.macs for name, cost in result.costs.items()}

@@ -32,7 +32,7 @@ TIMELINE_COLUMNS = ("start_s", "end_s", "length_s", "label", "score")
 COMPUTE_COLUMNS = (
     *("i", "time_s", "macs", "dense_macs", "decode_ms", "frontend_ms", "network_ms", "sink_ms"),
     *("lag_s", "dropped", "tokens", "budget", "budget_ms", "budget_macs", "budget_share"),
-    *("ran", "joules", "area"),
+    *("ran", "joules", "area", "policy", "parts"),
 )
 
 
@@ -252,5 +252,9 @@ class ComputeTable(_Table):
             ms = (record.ms.decode, record.ms.frontend, record.ms.network, record.ms.sink)
             state = (record.lag_s, record.dropped, record.tokens, record.budget)
             budgets = (record.budget_ms, record.budget_macs, record.budget_share)
-            ran = "; ".join(f"{model}: {why}" for model, why in (record.ran or {}).items())
-            self._rows.add([*spent, *ms, *state, *budgets, ran, record.joules, record.area])
+            ran, parts = (
+                "; ".join(f"{model}: {what}" for model, what in (found or {}).items())
+                for found in (record.ran, record.parts)
+            )
+            chosen = (record.joules, record.area, record.policy)
+            self._rows.add([*spent, *ms, *state, *budgets, ran, *chosen, parts])

@@ -16,9 +16,11 @@ from costream.cli.bench import command
 from costream.core.errors import UsageError
 from costream.core.records import Data, SourceInfo, VideoFrame
 from costream.models.base import ModelHead, ModelInfo, StepResult
+from costream.models.build import save_model
+from costream.models.images import Pixels
 from costream.weights_io.card import Card
 from kit.media import make_video
-from kit.object_nets import write_model
+from kit.object_nets import ARGUMENTS, BOX, object_card, random_network, write_model
 from kit.program import ROOT
 
 
@@ -94,8 +96,25 @@ def test_gates_of_all_tokens_are_the_network_in_full(tmp_path: Path) -> None:
     assert gated["boxes alike"] == full["boxes alike"]
     *_, part = table("objects", film, "-m", model, "--tokens", "20%", "--rate", 10)
     assert part["operations"] < 0.8
-    with pytest.raises(UsageError, match="write 25%"):
-        table("objects", film, "--tokens", "0%")
+    done = CliRunner().invoke(command, ["objects", str(film), "--tokens", "0%"])
+    assert (done.exit_code, "'0%' does not say which" in done.output) == (2, True)
+
+
+def test_each_policy_of_a_detector_is_a_way(tmp_path: Path) -> None:
+    gate = {**ARGUMENTS, "token_gate": [4, 2, 4]}
+    card, network = object_card(arguments=gate), random_network(token_gate=[4, 2, 4])
+    save_model(tmp_path / "learned.safetensors", card, network, Pixels(BOX))
+    film = make_video(tmp_path / "a.mp4", frames=20, size=BOX)
+    rows = table(
+        *("objects", film, "-m", tmp_path / "learned.safetensors"),
+        *("--tokens", "4,20%,>1", "--rate", 10),
+    )
+    assert [row["way"] for row in rows] == [
+        *("in full", "gates, 4 tokens, learned", "gates, 4 tokens, by distance"),
+        *("gates, 20% of the tokens, learned", "gates, 20% of the tokens, by distance"),
+        "gates, tokens that have changed by >1",
+    ]
+    assert all(row["operations"] < 1 for row in rows[1:5])
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ from costream.evaluation.metrics.detection import (
     DetectedBoxes,
     Truth,
     box_confusion,
+    box_pairs,
     box_precision,
+    boxes_alike,
     detection_scores,
     interpolated_precision,
     match,
@@ -46,6 +48,21 @@ def test_a_taken_box_leaves_the_next_best() -> None:
     said = boxes((0, 0, 10, 10), (0, 0, 10, 10))
     assert match(said, truth, 0.5).tolist() == [True, True]  # the second shares 8 / 12
     assert match(said, truth, 0.7).tolist() == [True, False]
+
+
+def found(*rows: tuple[float, float, float, float, float, int]) -> DetectedBoxes:
+    table = np.array(rows, float).reshape(-1, 6)
+    return DetectedBoxes(table[:, :4], table[:, 4], table[:, 5].astype(np.int64))
+
+
+def test_boxes_of_two_runs_by_hand() -> None:
+    full = found((0, 0, 10, 10, 0.9, 1), (20, 0, 30, 10, 0.8, 1), (0, 0, 10, 10, 0.7, 0))
+    few = found((20, 0, 30, 9, 0.4, 1), (0, 5, 10, 15, 0.9, 1), (0, 0, 10, 10, 0.6, 2))
+    assert box_pairs(few, full) == 1  # the second overlaps by a third, the last has another label
+    assert box_pairs(full, full) == 3
+    assert boxes_alike([full, few], [few, few]) == pytest.approx(2 * (1 + 3) / 12)
+    assert boxes_alike([full], [found()]) == 0
+    assert np.isnan(boxes_alike([found()], [found()]))
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,13 @@ def test_fewer_tokens_cost_less_and_each_number_has_a_row(scene):
     macs = [row["macs"] for row in result["budgets"]]
     assert macs == sorted(macs)
     assert macs[0] < macs[2]
+    alike = [row["alike"] for row in result["budgets"]]
+    assert alike[2] == 1
+    assert max(alike) <= 1
     text = to_text(result)
     assert "AP50, 6 tokens" in text
+    assert "boxes alike" in text
+    assert "alike" not in measured(clips, tokens=(6, 20))["budgets"][0]
     assert draw(result).startswith(b"\x89PNG")
 
 

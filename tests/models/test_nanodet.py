@@ -14,6 +14,7 @@ from costream.core.errors import ModelError, UsageError
 from costream.core.records import VideoFrame
 from costream.evaluation.evaluate_settings import EvaluateSettings
 from costream.evaluation.object_metrics import measure
+from costream.labels.clips_with_boxes import ClipWithBoxes, ImageBoxes
 from costream.models.build import build, save_model
 from costream.models.catalogue import load_model
 from costream.models.importing import import_files
@@ -27,6 +28,7 @@ from costream.runtime.options import check_model_options
 from costream.runtime.stop import StopHandler
 from kit.data_packs import packs
 from kit.foreign_objects import CLASSES, NanoDetModules
+from kit.media import make_video
 from kit.paths import SAMPLES, WEIGHTS
 from kit.runs import records, run
 
@@ -173,8 +175,33 @@ def test_a_change_of_the_picture_can_be_chosen_but_no_number_of_tokens(shipped: 
 
 def test_only_what_can_be_evaluated_is(shipped: Any, tmp_path: Path) -> None:
     settings = EvaluateSettings("nanodet", None, tmp_path, labels=tmp_path, tokens=(4,))
-    with pytest.raises(UsageError, match="--tokens: nanodet is not token-gated"):
+    with pytest.raises(UsageError, match="--tokens: nanodet takes a change of the picture"):
         measure(shipped, [], settings, StopHandler())
+
+
+def in_a_corner(k: int, size: tuple[int, int]) -> np.ndarray:
+    """A still picture with a square that moves in a corner."""
+    picture = np.full((size[1], size[0], 3), 90, np.uint8)
+    picture[8:24, 8 + k : 24 + k] = 250
+    return picture
+
+
+@pytest.mark.slow
+def test_places_that_have_changed_are_evaluated_beside_complete_pictures(
+    shipped: Any, tmp_path: Path
+) -> None:
+    film = make_video(tmp_path / "a.mp4", frames=16, rate=10, size=(160, 96), pattern=in_a_corner)
+    marks = ImageBoxes(np.array([[0.1, 0.1, 0.3, 0.4]]), ("person",), relative=True)
+    clip = ClipWithBoxes((str(film),), dict.fromkeys(range(16), marks))
+    settings = EvaluateSettings("nanodet", None, None, tokens=("100%", ">4"))
+    full, places = measure(shipped, [clip], settings, StopHandler())["budgets"]
+    assert (full["tokens"], places["tokens"]) == ("all", ">4")
+    assert full["pictures"] == places["pictures"] == 16
+    assert full["macs"] == full["dense_macs"] == places["dense_macs"]
+    assert places["macs"] < 0.9 * full["macs"]
+    settings = EvaluateSettings("nanodet", None, None)
+    (row,) = measure(shipped, [clip], settings, StopHandler())["budgets"]
+    assert (row["tokens"], row["macs"]) == ("default", full["macs"])  # of small pictures
 
 
 def test_cards_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -208,6 +208,8 @@ def test_all_networks_keep_a_budget_that_changes(
             if record.time_s >= 10.0:
                 path.write_text("50MMAC")
     assert {name for cost in costs for name in cost.ran or ()} == {DETECTOR, SOUND, ACTIONS}
+    assert {name for cost in costs for name in cost.parts or ()} == {DETECTOR, SOUND, ACTIONS}
+    assert all(cost.macs == sum((cost.parts or {}).values()) for cost in costs)
     before, after = (
         np.mean([c.macs for c in costs if begin <= c.time_s < begin + 9.5]) for begin in (0.5, 10.5)
     )

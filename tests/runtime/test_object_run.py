@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from costream.core.errors import UsageError
 from costream.core.places import Crossing, ZoneEvent, parse_place
 from costream.core.records import (
     OBJECT_DETECTION,
@@ -24,9 +25,12 @@ from costream.core.records import (
     VideoFrame,
 )
 from costream.models.eventful.detector import ObjectModel
+from costream.models.images import Pixels
+from costream.options.budget import Budget
 from costream.options.options import Options
 from costream.report.report_builder import ReportBuilder
 from costream.report.run_summary import RunSummary
+from costream.runtime.options import check_model_options
 from costream.runtime.pipeline import run
 from costream.runtime.watch.feed_states import FeedStates
 from costream.sinks.atomic import AtomicFile
@@ -35,7 +39,15 @@ from costream.sinks.result_reader import read_results
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
 from kit.media import make_video
-from kit.object_nets import BOX, LABELS, bright_model, object_card, random_model
+from kit.object_nets import (
+    ARGUMENTS,
+    BOX,
+    LABELS,
+    bright_model,
+    object_card,
+    random_model,
+    random_network,
+)
 from kit.streams import ItemSource, RecordSink
 
 SIZE = (224, 160)
@@ -197,6 +209,48 @@ def test_a_gap_forgets_objects_but_not_how_many_tokens() -> None:
     assert [c.tokens for c in kept.of(Compute)] == [35, 4, 4, 4, 35, 4, 4, 4]
     assert [o.boxes[0].id for o in kept.of(Objects)] == 4 * [1] + 4 * [2]
     assert [round(s.end_s, 6) for s in kept.of(Segment)] == [0.4, 5.4]
+
+
+def test_the_policy_is_chosen_and_recorded(clip: Path) -> None:
+    torch.manual_seed(1)
+    network = random_network(token_gate=[4, 2, 4])
+    card = object_card(arguments={**ARGUMENTS, "token_gate": [4, 2, 4]})
+    model = ObjectModel(card, network, Pixels(BOX))
+
+    def costs(**options: Any) -> list[Compute]:
+        sink = RecordSink()
+        source = open_source(str(clip), SourceOptions(box=BOX))
+        run(source, model, [sink], options=Options(**options))
+        first, *others = sink.of(Compute)
+        assert first.policy is None  # computed in full
+        return others
+
+    learned, same, distance, change = (
+        costs(tokens=4),
+        costs(tokens=4, policy="learned"),
+        costs(tokens=4, policy="distance"),
+        costs(tokens=">0.5"),
+    )
+    assert {c.policy for c in learned} == {c.policy for c in same} == {"learned"}
+    assert {c.policy for c in distance} == {"distance"}
+    assert {c.policy for c in change} == {"change"}
+    assert {c.policy for c in costs()} == {None}
+    assert [c.macs for c in learned] == [c.macs for c in same] != [c.macs for c in distance]
+    budget = Budget.parse("50%")
+    assert {c.policy for c in costs(budget=budget, policy="distance")} == {"distance"}
+
+
+def test_a_policy_that_says_nothing_is_refused() -> None:
+    model = random_model()
+    for options, told in (
+        ({"tokens": 4, "policy": "learned"}, "has no learned policy"),
+        ({"policy": "distance"}, "--policy: says which of a number of tokens"),
+        ({"tokens": ">2", "policy": "distance"}, "--policy: says which of a number of tokens"),
+        ({"tokens": "100%", "policy": "distance"}, "--policy: says which of a number of tokens"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            check_model_options(Options(model="m", **options), model)  # type: ignore[arg-type]
+    check_model_options(Options(model="m", tokens=4, policy="distance"), model)
 
 
 def test_feeds_of_a_watch_each_have_their_own_state() -> None:

@@ -14,6 +14,7 @@ from costream.models.catalogue import load_model
 from costream.models.streaming import StreamingModel
 from costream.options import budget as budgetfile
 from costream.options.budget import Budget, BudgetFile
+from costream.options.checks import check_combinations
 from costream.options.options import Options
 from costream.runtime.budget import TokenController
 from costream.runtime.pipeline import run
@@ -104,6 +105,12 @@ def test_each_feed_of_a_watch_has_its_own(clip: Path) -> None:
     source.close()
     budgets = [rows.step_budget(row) for row in (0, 1)]
     assert budgets == [{"budget_macs": 1000e12}, {"budget_macs": 1e3}]
+
+
+@pytest.mark.parametrize("text", ["2GMAC", "50%"])
+def test_a_batch_takes_budgets_of_operations(text: str, clip: Path, tmp_path: Path) -> None:
+    options = Options(sources=(str(clip),), output=str(tmp_path), budget=Budget.parse(text))
+    assert check_combinations(options, "batch").budget == options.budget
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,29 @@ def match(boxes: Floats, truth: Floats, threshold: float) -> Mask:
     return take_best(pairwise_iou(boxes, truth), threshold)
 
 
+def box_pairs(first: DetectedBoxes, second: DetectedBoxes, threshold: float = 0.5) -> int:
+    """Return how many boxes of an image have a partner of their label in ``second``.
+
+    ``threshold``: the least intersection over union. No box has two partners.
+    """
+    pairs = 0
+    for label in np.intersect1d(first.labels, second.labels):
+        one, other = (
+            found.boxes[chosen[np.argsort(-found.scores[chosen], kind="stable")]]
+            for found in (first, second)
+            for chosen in [np.flatnonzero(found.labels == label)]
+        )
+        pairs += int(match(one, other, threshold).sum())
+    return pairs
+
+
+def boxes_alike(full: Sequence[DetectedBoxes], found: Sequence[DetectedBoxes]) -> float:
+    """Return twice the pairs of boxes of the same images, divided by all boxes; NaN without any."""
+    total = sum(len(one.boxes) for boxes in (full, found) for one in boxes)
+    pairs = sum(map(box_pairs, found, full))
+    return 2 * pairs / total if total else float("nan")
+
+
 def interpolated_precision(right: Mask, total: int, often: Integers | None = None) -> float:
     """Return the mean precision at 101 recalls, using the best precision at or beyond each recall.
 

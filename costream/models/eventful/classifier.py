@@ -95,6 +95,7 @@ class ActionModel(GatedModelBase[ViViT, Crops, ActionState]):
             frontend_s=seen - began,
             network_s=time.perf_counter() - seen,
             tokens=(int(gates.updated.sum()),),
+            policy=None if gates.updated.all() else state.policy_name(None),
         )
 
     @torch.inference_mode()

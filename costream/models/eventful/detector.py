@@ -157,6 +157,7 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
             objects=(boxes,),
             updated=(updated,),
             tokens=(int(updated.sum()),),
+            policy=None if updated.all() else state.policy_name(network.token_gate),
         )
 
     def _grid(self, height: int, width: int) -> Size:

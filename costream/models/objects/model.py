@@ -140,6 +140,7 @@ class DetectorModel:
             network_s=done - seen,
             objects=tuple(objects[row] for row in range(len(items))),
             area=tuple(area.get(row) for row in range(len(items))) if area else None,
+            policy="change" if area else None,
             work=tuple(zip(macs.values(), state.macs.tolist(), strict=True)),
             ran=None if reasons is None else self._ran(reasons),
             costs=None if reasons is None else {self.info.card.name: cost},

@@ -75,6 +75,7 @@ class _Batch:
             gated=found.gated,
             shares=found.looks,
             by_place=found.by_place,
+            learned=found.learned,
         )
         if options.only:
             match_labels(options.only, self.weights.events)

@@ -8,6 +8,7 @@ from typing import Any
 from costream.core.places import Place
 from costream.core.records import Data
 from costream.models.base import GatedModel, Model, StepResult
+from costream.models.gated import Choice
 from costream.models.persons import PersonsModel, looks_of
 from costream.runtime.budget import Controller, LookController, TokenController
 from costream.runtime.persons import PersonRows
@@ -29,9 +30,11 @@ class FeedStates:
         throttles: Sequence[Controller] | None = None,
         masks: Sequence[frozenset[Place]] = (),
         persons: Sequence[PersonRows] | None = None,
+        choice: Choice | None = None,
     ) -> None:
         """``tokens``: what is computed of a frame, see ``Options``, where the model has a choice.
 
+        ``choice``: ``policy`` of the options.
         For each row: ``throttles``: the controller of its budget. ``masks``: its masks.
         ``persons``: the rows of its persons, if they are followed.
         """
@@ -52,6 +55,7 @@ class FeedStates:
                 state.tokens = tokens
             if isinstance(model, GatedModel):
                 state.masks = masks[row] if masks else frozenset()
+                state.choice = choice
 
     def step(self, rows: Sequence[int], items: Sequence[Data]) -> list[StepResult]:
         """Step these rows, in ascending order, with one item each; return their results."""

@@ -117,7 +117,9 @@ class WatchRun:
         masks = [frozenset(p for p in spec.places if p.kind == "mask") for spec in specs]
         throttles = _throttles(options, model, specs)
         followed = [person_rows(model, options) for _ in specs] if model.info.follows else None
-        rows = FeedStates(model, len(specs), options.tokens, throttles, masks, followed)
+        rows = FeedStates(
+            model, len(specs), options.tokens, throttles, masks, followed, options.policy
+        )
         self._loop = Loop(model, rows, self._channels, self._share, self._alerts, self._overview)
         self._shown_s = self._saved_s = self._durable_s = self._tidied_s = 0.0
 
