@@ -36,6 +36,13 @@ from costream.weights_io.licences import CLASSES
     " is background. Objects: boxes as COCO JSON or YOLO text files.",
 )
 @option(
+    "--also",
+    heading="Data",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FOLDER|TABLE.csv",
+    help="Further examples, such as the clips of an earlier training: as --data without --labels.",
+)
+@option(
     "--group",
     heading="Data",
     metavar="COLUMN",

@@ -67,6 +67,7 @@ class TrainSettings:
     epochs: int | None = None
     learning_rate: float | None = None
     stepwise: bool = False
+    also: Path | None = None  # further examples: a folder of classes or a table
     suggest: Path | None = None  # unlabelled recordings
     frontend: str | None = None  # of ``auto``; None: the one that suits the examples
 

@@ -130,6 +130,10 @@ def _begin(settings: TrainSettings) -> _Start:
     settings = trainer.check(base.card, settings)
     if settings.suggest is not None and isinstance(trainer, (ObjectTrainer, TextTrainer)):
         raise UsageError("applies to actions and sounds", where="--suggest")
+    if settings.also is not None and isinstance(
+        trainer, (ObjectTrainer, TextTrainer, FeatureTrainer)
+    ):
+        raise UsageError("applies to clips and timelines", where="--also")
     check_adapter(settings, base.card.finds_objects)
     return _Start(base, trainer, settings, file)
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from costream.evaluation.metrics.sequence_metrics import fuse
 from costream.labels.copies import join_copies
 from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
-from costream.labels.recording import BACKGROUNDS
+from costream.labels.recording import BACKGROUNDS, Recording
 from costream.models.build import build, new_network
 from costream.training.adaptation import CLASSIFIERS, Adaptation, with_facts
 from costream.training.base import (
@@ -69,6 +70,23 @@ class TrainResult:
     lines: tuple[str, ...] = ()  # printed before the metrics
 
 
+def labelled_recordings(settings: TrainSettings) -> list[Recording]:
+    """Return the recordings of ``data`` with their ``labels``, then those of ``also``.
+
+    ``group`` is a column of the tables among them; elsewhere each recording is a group. Raises
+    UsageError and SourceError as ``read_recordings``.
+    """
+    parts = [(settings.data, settings.labels)]
+    if settings.also is not None:
+        parts.append((settings.also, None))
+    folders = [(labels or data or Path()).is_dir() for data, labels in parts]
+    found: list[Recording] = []
+    for (data, labels), is_folder in zip(parts, folders, strict=True):
+        group = None if is_folder and not all(folders) else settings.group
+        found += read_recordings(data, labels, group, settings.columns)
+    return found
+
+
 class SequenceTrainer(ABC):
     """Trainer of classes of recordings, or of parts of them; see ``CustomClassTrainer``."""
 
@@ -108,9 +126,7 @@ class SequenceTrainer(ABC):
         Background of fewer than ``MIN_STEPS`` steps is left out. UsageError for
         unusable data or fewer than two classes.
         """
-        recordings = read_recordings(
-            settings.data, settings.labels, settings.group, settings.columns
-        )
+        recordings = labelled_recordings(settings)
         labels = self.labels({x.label for r in recordings for x in r.labels}, card)
         examples = [
             e

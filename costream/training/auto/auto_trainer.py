@@ -13,7 +13,6 @@ from costream.core.errors import SourceError, UsageError
 from costream.core.formatting import counted
 from costream.labels.collector import abbreviate
 from costream.labels.copies import join_groups
-from costream.labels.reading import read_recordings
 from costream.training.auto.frontends import (
     JOINED,
     JOINTLY,
@@ -46,7 +45,11 @@ from costream.training.base import (
     Workspace,
 )
 from costream.training.baselines import CENTROID
-from costream.training.sequence_trainer import SequenceTrainer, TrainResult
+from costream.training.sequence_trainer import (
+    SequenceTrainer,
+    TrainResult,
+    labelled_recordings,
+)
 from costream.training.tokens.linear_head import HeldOut, why_few
 from costream.training.tokens.token_trainer import with_head
 from costream.training.verdict import share_text
@@ -90,9 +93,7 @@ class AutoTrainer(SequenceTrainer):
 
     def begin(self, settings: TrainSettings) -> Weights:
         """Return the weights of the first frontend to try. Raises UsageError, SourceError."""
-        recordings = read_recordings(
-            settings.data, settings.labels, settings.group, settings.columns
-        )
+        recordings = labelled_recordings(settings)
         info = first_source(recordings[0].source, settings)
         self._frontends = frontends_for(info, settings)
         if settings.frontend is not None:
