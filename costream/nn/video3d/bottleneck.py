@@ -102,14 +102,14 @@ class Bottleneck3dState(State):
     """Input frames of a block, and what its kernel over time needs if that is inside."""
 
     inputs: FrameRingState
-    inner: FrameRingState | TapSumsState | None
+    inner: TapSumsState | None
 
 
 class FoldedBottleneck:
     """A ``Bottleneck3d`` in evaluation; no gradients. See ``encoder.FoldedPart``.
 
-    A block with a stride whose kernel over time is inside stores sums of its outputs, and for the
-    shortcut its inputs without the pixels that the stride omits.
+    A block whose kernel over time is inside stores sums of its outputs, and for the shortcut its
+    inputs without the pixels that a stride omits. Others store their inputs.
 
     ``start``: see ``FrameRing``.
     """
@@ -117,29 +117,24 @@ class FoldedBottleneck:
     def __init__(self, block: Bottleneck3d, start: str) -> None:
         self.timing = odd_kernel_timing(block.kernel, start)
         self.half, self.depthwise, self.stride = block.kernel // 2, block.depthwise, block.stride
-        self.sums = block.depthwise and block.stride > 1 and block.kernel > 1
         self.a = VolumeStep(block.a, block.a_bn)
         self.b = VolumeStep(block.b, block.b_bn)
         self.c = VolumeStep(block.c, block.c_bn)
         self.shortcut = None
         if block.shortcut is not None:
-            strided = not self.sums  # else the inputs that are stored are
+            strided = not block.depthwise  # else the inputs that are stored are
             self.shortcut = VolumeStep(block.shortcut, block.shortcut_bn, strided=strided)
         layers = [] if block.squeeze is None else [block.squeeze.fc1, block.squeeze.fc2]
         pairs = [(fc.weight.detach().T.contiguous(), fc.bias.detach()) for fc in layers]
         self.squeeze = [part for pair in pairs for part in pair]
-        slots = self.half + (not self.sums) if block.depthwise else block.kernel
-        self.inputs = FrameRing(slots, start)
-        self.inner: FrameRing | TapSums | None = None
-        if block.depthwise:
-            self.inner = TapSums(self.b, start) if self.sums else FrameRing(block.kernel, start)
+        self.inputs = FrameRing(self.half if block.depthwise else block.kernel, start)
+        self.inner = TapSums(self.b, start) if block.depthwise else None
         self._like = block.a.weight.detach()
 
     def init_state(self, batch_size: int, size: Sequence[int]) -> Bottleneck3dState:  # noqa: D102
         inner = None
         if self.inner is not None:
             inner = self.inner.init_state(batch_size, self.a.output_size(size), self._like)
-        if self.sums:
             size = -(-size[0] // self.stride), -(-size[1] // self.stride), size[2]
         return Bottleneck3dState(self.inputs.init_state(batch_size, size, self._like), inner)
 
@@ -147,49 +142,29 @@ class FoldedBottleneck:
         return self.c.output_size(self.b.output_size(size))
 
     def place(self, state: Bottleneck3dState) -> Tensor | None:  # noqa: D102
-        return None if self.sums else self.inputs.next_slot(state.inputs)
+        return None if self.inner is not None else self.inputs.next_slot(state.inputs)
 
     def step(  # noqa: D102
         self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
-        if self.sums:
+        if self.inner is not None:
             kept = x[:, :: self.stride, :: self.stride]
             past = self.inputs.past(kept, state.inputs, rows)
-            inside = self._inside(x, state, rows)
-            output = None if inside is None else self._add(inside, past, out)
+            sums = cast(TapSumsState, state.inner)
+            late = sums.peek() < self.timing.delay
+            y = self.inner.push(self.a.product(x), sums, rows)
+            output = None
+            if not late:
+                _excite(y, self.squeeze)
+                output = self._add(F.silu(y, inplace=True), past, out)
             self.inputs.replace(kept, state.inputs, rows)
             return output
         time = self.inputs.push(x, state.inputs, rows)
-        inside = self._inside(x, state, rows)
-        if inside is None:
+        if time < self.timing.delay:
             return None
-        return self._add(inside, self.inputs.frame(state.inputs, time - self.half), out)
-
-    def _inside(self, x: Tensor, state: Bottleneck3dState, rows: Sequence[int]) -> Tensor | None:
-        """Return the input of c, [B, H', W', C], or None before the first output."""
-        if isinstance(self.inner, TapSums):
-            sums = cast(TapSumsState, state.inner)
-            late, y = (
-                sums.peek() < self.timing.delay,
-                self.inner.push(self.a.product(x), sums, rows),
-            )
-        elif self.inner is None:
-            time = state.inputs.peek() - 1
-            if time < self.timing.delay:
-                return None
-            hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
-            return self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).relu_()
-        else:
-            frames = cast(FrameRingState, state.inner)
-            slot = self.inner.next_slot(frames)
-            self.a.product(x, slot)
-            time = self.inner.push(slot, frames, rows)
-            late = time < self.timing.delay
-            y = slot if late else self.b.over_time(frames, time).squeeze(1)
-        if late:
-            return None
-        _excite(y, self.squeeze)
-        return F.silu(y, inplace=True)
+        hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
+        y = self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).relu_()
+        return self._add(y, self.inputs.frame(state.inputs, time - self.half), out)
 
     def _add(self, y: Tensor, past: Tensor, out: Tensor | None) -> Tensor:
         """Return relu(c(y) + shortcut(past))."""

@@ -2,8 +2,8 @@
 
 A step multiplies the last K frames with their weights once (Hedegaard, Iosifidis, "Continual 3D
 Convolutional Neural Networks for Real-time Processing of Videos", ECCV 2022). There the products
-of a frame with all K taps are stored; here the frames are (``FrameRing``), so that the state is as
-wide as the input and also serves a residual.
+of a frame with all K taps are stored, as here in ``TapSums``; other layers store the frames
+(``FrameRing``), so that the state is as wide as the input and also serves a residual.
 """
 
 from __future__ import annotations
@@ -122,13 +122,17 @@ class VolumeStep:
         return out.permute(0, 2, 3, 4, 1)
 
     def weigh(self, state: FrameRingState, time: int, out: Tensor | None = None) -> Tensor:
+        """Return ``weigh_frames`` of the K frames of a ring up to frame ``time``."""
+        return self.weigh_frames(self._frames(state, time), out)
+
+    def weigh_frames(self, frames: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """Return the result of a depthwise convolution over time alone, without bias.
 
-        The shape is [B, H, W, O]. ``out``: memory for the result.
+        The shape is [B, H, W, O], as of each of the K frames, the oldest first. ``out``: memory for
+        the result.
         """
         if out is None:
-            out = torch.empty_like(state.slots[0], memory_format=torch.contiguous_format)
-        frames = self._frames(state, time)
+            out = torch.empty_like(frames[0], memory_format=torch.contiguous_format)
         torch.mul(frames[0], self.taps[0], out=out)
         for frame, tap in zip(frames[1:], self.taps[1:], strict=True):
             out.addcmul_(frame, tap)

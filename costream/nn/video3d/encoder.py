@@ -214,8 +214,9 @@ class VideoEncoder(ContinualModule, Foldable[FoldedVideo]):
         """
         if any(self.warmup(state)):
             return None
-        kernels = (self.stem.kernel, *(block.kernel for block in self.blocks))
-        laps = math.lcm(*kernels, *(kernel // 2 + 1 for kernel in kernels)) * self.stride
+        kernels = {self.stem.kernel, *(block.kernel for block in self.blocks)}
+        # Depthwise ones keep the frames before the newest, and half of them for the shortcut.
+        laps = math.lcm(*(k - self.stem.separate for k in kernels)) * self.stride
         return state.peek() % laps, (state.mean.peek() + 1) % self.pool == 0
 
     @torch.no_grad()

@@ -43,12 +43,13 @@ class VideoStem(nn.Module):
 class FoldedStem:
     """A ``VideoStem`` in evaluation; no gradients. See ``encoder.FoldedPart``.
 
+    In X3D's form, the ring has the frames before the newest one, after the stride in space.
     ``start``: see ``FrameRing``.
     """
 
     def __init__(self, stem: VideoStem, start: str) -> None:
         self.timing = odd_kernel_timing(stem.kernel, start)
-        self.ring = FrameRing(stem.kernel, start)
+        self.ring = FrameRing(stem.kernel - stem.separate, start)
         self.pixels = VolumeStep(stem.conv_xy) if stem.separate else None
         self.conv = VolumeStep(stem.conv, stem.bn)
         self._like = stem.conv.weight.detach()
@@ -70,12 +71,30 @@ class FoldedStem:
         self, x: Tensor, state: FrameRingState, rows: Sequence[int], out: Tensor | None
     ) -> Tensor | None:
         if self.pixels is not None:
-            x = self.pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            return self._weigh(self.pixels, x, state, rows, out)
         time = self.ring.push(x, state, rows)
         if time < self.timing.delay:
             return None
-        if self.pixels is not None:
-            return self.conv.rectify(self.conv.weigh(state, time, out))
         y = self.conv.over_time(state, time).squeeze(1)
         y = F.max_pool2d(y.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1)
         return torch.clamp_min(y, 0, out=out)
+
+    def _weigh(
+        self,
+        pixels: VolumeStep,
+        x: Tensor,
+        state: FrameRingState,
+        rows: Sequence[int],
+        out: Tensor | None,
+    ) -> Tensor | None:
+        new = pixels.convolve(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        if rows and self.ring.start == "zeros":
+            new[list(rows)] = 0
+        time = state.peek()
+        self.ring.past(new, state, rows)
+        y = None
+        if time >= self.timing.delay:
+            before = [self.ring.frame(state, time + k) for k in range(self.ring.slots)]
+            y = self.conv.rectify(self.conv.weigh_frames([*before, new], out))
+        self.ring.replace(new, state, rows)
+        return y

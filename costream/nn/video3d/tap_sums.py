@@ -1,8 +1,8 @@
-"""Depthwise convolution over time with a stride in space: its partial sums are stored, not frames.
+"""Depthwise convolution over time: its partial sums are stored, not frames.
 
-The outputs that are still to come are smaller than the frames that they need. This is the form
-of Hedegaard, Iosifidis, "Continual 3D Convolutional Neural Networks for Real-time Processing of
-Videos" (ECCV 2022); ``frame_ring`` is faster where there is no stride.
+The outputs that are still to come are fewer than the frames that they need, and after a stride in
+space they are smaller. This is the form of Hedegaard, Iosifidis, "Continual 3D Convolutional Neural
+Networks for Real-time Processing of Videos" (ECCV 2022).
 """
 
 from __future__ import annotations
