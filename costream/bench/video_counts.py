@@ -141,6 +141,9 @@ def video_ops_table() -> Table:
         "cost an addition for each, as recounted; here they are running sums, of the same cost.",
         "Also published, X3D-M: numbers of a clip of 4 frames and of the continual form 1,655,808",
         "and 5,067,504, of 64 frames 28,449,792 and 5,093,424; of 16 frames at worst 5,072,688.",
+        "State of cox3d-m: 3,090,528 sums of outputs to come and 1,204,224 values of the stem, as",
+        "in the paper, the means of 18 frames in place of 15, and an input of each block for its",
+        "shortcut, 653,856. The paper has 470,400 for these, and does not say which it leaves out.",
         "R(2+1)D, SlowFast: baselines of the thesis (Table 4.1), of 112 and 256 pixels; it prints",
         "billions, and 31.51 and (4x16) 34.48 million parameters.",
     )

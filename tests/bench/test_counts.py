@@ -391,3 +391,25 @@ def test_exact_attention_keeps_here_what_it_does_in_the_paper() -> None:
         rows = {row[0]: row for row in nystrom.nystrom_ops_table(sizes).rows}
         assert rows["single-output"][6] == pytest.approx(rows["single-output"][5], rel=0.1)
         assert rows["window"][5] is None
+
+
+@pytest.mark.parametrize("name", ["x3d-s", "x3d-m"])
+def test_a_state_of_x3d_has_what_later_outputs_need_and_less_than_a_clip(name: str) -> None:
+    """After strides: K - 1 sums or frames of each kernel over time, one input of each shortcut."""
+    with torch.device("meta"):
+        net = build_net(name)
+    encoder = net.encoder
+    side = -(-encoder.size // 2)
+    stem = (encoder.stem.kernel - 1) * side**2 * encoder.stem.width
+    sums = shortcuts = 0
+    for block in encoder.blocks:
+        side = -(-side // block.stride)
+        sums += (block.kernel - 1) * side**2 * block.b.out_channels
+        shortcuts += block.kernel // 2 * side**2 * block.a.in_channels
+    state = sum(t.numel() for t in net.init_state(1).tensors().values())
+    rows = (encoder.pool + 2) * 432
+    assert 0 <= state - (stem + sums + shortcuts + rows) < 100  # counters
+    if name == "x3d-m":
+        (published,) = (c.memory for c in video.COUNTS if c.name == name)
+        assert (stem, sums, shortcuts) == (1_204_224, 3_090_528, 653_856)
+        assert state < 0.75 * (published[0] or 0)
