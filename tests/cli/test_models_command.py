@@ -133,13 +133,15 @@ def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     assert re.fullmatch(r"\d+ more without weights here: costream models list --all\n", done.stderr)
     every = models(home, "list", "--all")
     assert ("miniroad" in every.stdout, every.stderr) == (True, "")
-    cards = [models(home, "show", name).stdout for name in ("kitchen", "cooadtr", "costgcn")]
+    names = ("kitchen", "cooadtr", "costgcn", "mn04")
+    cards = [models(home, "show", name).stdout for name in names]
     for text in (done.stdout, every.stdout, *(c[: c.index("weights")] for c in cards)):
         assert max(map(len, text.splitlines())) <= 80
     keys = [line.split(" ")[0] for line in cards[0].splitlines() if line[0] != " "]
     assert keys == ["model", "knows", "limits", "licence", "takes", "weights"]
     assert "22 labels: class 0, class 1, " in cards[0]
     assert "video, 8 steps a second\nstep     56.4 MMAC of 80.0 MMAC dense" in cards[1]
+    assert "takes    sound, 2 steps a second" in cards[3]
     assert all(len(card.splitlines()) <= 26 for card in cards)
 
 

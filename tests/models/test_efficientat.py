@@ -37,6 +37,7 @@ from kit.reading import contents
 
 PACK = ROOT.parent / "shared" / "packs" / "teachers_audio.tar"
 STREET = ROOT / "samples" / "street.ogg"
+SILENT = (np.log(1e-5) + 4.5) / 5  # a frame of silence
 
 
 @torch.no_grad()
@@ -50,6 +51,29 @@ def test_the_published_file_gives_the_published_network(tmp_path: Path) -> None:
         expected = published(x.transpose(1, 2)[:, None])
         torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
     assert (card.task, card.frontend, card.rate_hz) == ("audio tagging", "efficientat-mel", 2.0)
+
+
+def test_frames_at_16_khz_are_those_of_the_same_sound_at_32_khz() -> None:
+    resample = pytest.importorskip("soxr").resample
+    options = SourceOptions(sound=AudioFormat(16_000, 16_000))
+    wave = contents(open_source(str(STREET), options)).samples[: 12 * 16_000]
+    double = torch.from_numpy(resample(wave, 16_000, 32_000)).view(1, -1, 8000)
+    expected = EfficientAtMel(25)(double).flatten(1, 2)[0]
+    front = EfficientAtMel(25, 16_000)
+    found = front(torch.from_numpy(wave).view(1, -1, front.block)).flatten(1, 2)[0]
+    low = mel_matrix()[257:].sum(0) == 0  # bands below 8 kHz
+    near = (found - expected)[1:, low].abs()
+    assert near.mean() < 0.02  # in fifths of ln(power)
+    assert near.quantile(0.99) < 0.2
+    silent = mel_matrix()[:257].sum(0) == 0
+    assert silent.sum() > 10
+    torch.testing.assert_close(found[:, silent], torch.full_like(found[:, silent], SILENT))
+
+
+@pytest.mark.parametrize(("frames", "rate_hz"), [(0, 32_000), (25, 44_100), (25, 8000)])
+def test_other_rates_are_refused(frames: int, rate_hz: int) -> None:
+    with pytest.raises(ValueError, match="is not"):
+        EfficientAtMel(frames, rate_hz)
 
 
 @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from costream.core.errors import ModelError, UsageError
 from costream.models.build import build, save_model
 from costream.models.catalogue import read_model
 from costream.models.export import export_step
+from costream.models.frontend import load_frontend
 from costream.models.images import Pixels
 from costream.models.objects.nanodet import boxes_at
 from costream.models.random_init import random_model
@@ -209,6 +212,31 @@ def test_boxes_and_scores_of_a_picture_agree(end, whole, tmp_path):
         np.testing.assert_allclose(found["logits"][0], rows[:, :3], **close)
         np.testing.assert_allclose(found["probabilities"][0], rows[:, :3].sigmoid(), **close)
         np.testing.assert_allclose(found["boxes"][0], boxes, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("audio", {"token_width": 12, "widths": (4,) * 7, "feature_width": 8}),
+        ("efficientat", {"width": 0.1, "hop_frames": 25, "window_frames": 150}),
+        (
+            "efficientat",
+            {"width": 0.1, "hop_frames": 25, "window_frames": 100, "sample_rate_hz": 16_000},
+        ),
+    ],
+)
+def test_frontends_of_sound_agree(name, options, tmp_path):
+    path, out = tmp_path / "x.safetensors", tmp_path / "step.onnx"
+    front = load_frontend(name, **options).eval()
+    sizes = {**TOKENS, "input_width": front.token_width, "num_classes": 5}
+    card, network, _ = random_model("cotrans", "x", sizes)
+    labels = tuple(f"class {k}" for k in range(5))
+    card = replace(card, frontend=name, frontend_arguments=options, labels=labels)
+    save_model(path, card, network.eval(), front)
+    exported = _Onnx(out, export_step(str(path), out, whole=True))
+    state, seen = network.init_state(1), front.init_state(1)
+    rows = 0.3 * torch.randn(12, 1, front.block)
+    _agree(exported, rows, lambda x: network.forward_step(front.forward_step(x, seen), state), 1e-4)
 
 
 @pytest.mark.parametrize("name", ["cosounds", "cooadtr"])

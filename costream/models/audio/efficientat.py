@@ -46,9 +46,9 @@ SAMPLE_RATE_HZ = 32_000
 BANDS = 128
 _FFT, _WINDOW, _HOP = 1024, 800, 320  # samples
 _TOP_HZ = 15_000
-_PREEMPHASIS, _OFFSET = 0.97, 1e-5
-_SHIFT, _SCALE = 4.5, 5.0  # the input is (ln(power + offset) + shift) / scale
-_SILENCE = (math.log(_OFFSET) + _SHIFT) / _SCALE
+PREEMPHASIS, _OFFSET = 0.97, 1e-5
+SHIFT, SCALE = 4.5, 5.0  # the input is (ln(power + offset) + shift) / scale
+_SILENCE = (math.log(_OFFSET) + SHIFT) / SCALE
 SHORTEST = 100  # frames; fewer are preceded by silence
 PAPER = "https://arxiv.org/abs/2211.04772"
 EPS = 0.001  # of the batch norms
@@ -103,21 +103,32 @@ class EfficientAtMel(SpectrumFrontend, nn.Module):
     program, which centres them; before the sound there is silence, not its mirror image.
 
     Args:
-        hop_frames: frames from one token to the next. ValueError unless it is positive.
+        hop_frames: frames from one token to the next.
+        sample_rate_hz: of the sound. At 16 kHz the bands above 8 kHz are silent, and pre-emphasis
+            is a factor of the power of each frequency: frames are those of the same sound at
+            32 kHz but for the edges of windows.
+
+    Raises ValueError unless ``hop_frames`` is positive and the rate 32 or 16 kHz.
     """
 
-    sample_rate_hz = SAMPLE_RATE_HZ
-
-    def __init__(self, hop_frames: int = 50) -> None:
+    def __init__(self, hop_frames: int = 50, sample_rate_hz: int = SAMPLE_RATE_HZ) -> None:
         super().__init__()
         if hop_frames < 1:
             raise ValueError(f"hop_frames {hop_frames} is not positive")
-        self.hop_frames = hop_frames
-        self.mel = LogMel(BANDS, _WINDOW, _HOP, _FFT, lead=_WINDOW - _HOP, offset=_OFFSET)
-        self.mel.register_buffer("matrix", mel_matrix().float(), persistent=False)
-        hann = torch.hann_window(_WINDOW, periodic=False, dtype=torch.float64)
+        if sample_rate_hz not in (SAMPLE_RATE_HZ, SAMPLE_RATE_HZ // 2):
+            raise ValueError(f"sample_rate_hz {sample_rate_hz} is not 32000 or 16000")
+        self.hop_frames, self.sample_rate_hz = hop_frames, sample_rate_hz
+        self.emphasises = sample_rate_hz == SAMPLE_RATE_HZ  # the samples, before the spectrogram
+        every = SAMPLE_RATE_HZ // sample_rate_hz
+        window, hop, fft = (size // every for size in (_WINDOW, _HOP, _FFT))
+        self.mel = LogMel(BANDS, window, hop, fft, lead=window - hop, offset=_OFFSET)
+        matrix = mel_matrix()
+        if every > 1:  # half the samples have a quarter of the power
+            matrix = (matrix * every**2 * _emphasis()[:, None])[: fft // 2 + 1]
+        self.mel.register_buffer("matrix", matrix.float(), persistent=False)
+        hann = torch.hann_window(window, periodic=False, dtype=torch.float64)
         self.mel.register_buffer("hann", hann.float(), persistent=False)
-        self.block = hop_frames * _HOP
+        self.block = hop_frames * hop
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens [B, T, hop_frames, 128] of T blocks [B, T, block]."""
@@ -131,10 +142,12 @@ class EfficientAtMel(SpectrumFrontend, nn.Module):
     def forward_steps(self, x: Tensor, state: EfficientAtMelState) -> Tensor:
         """Take T blocks [B, T, block] of every stream, return T tokens."""
         samples = x.flatten(1)
-        before = torch.cat([state.last, samples[:, :-1]], 1)
-        state.last.copy_(samples[:, -1:])
-        state.newest = self.mel.forward_steps(samples - _PREEMPHASIS * before, state.mel)
-        frames = (state.newest + _SHIFT) / _SCALE
+        if self.emphasises:
+            before = torch.cat([state.last, samples[:, :-1]], 1)
+            state.last.copy_(samples[:, -1:])
+            samples = samples - PREEMPHASIS * before
+        state.newest = self.mel.forward_steps(samples, state.mel)
+        frames = (state.newest + SHIFT) / SCALE
         return torch.unflatten(frames, 1, (-1, self.hop_frames))
 
     def count_macs(self, hops: int = 1) -> int:
@@ -156,6 +169,12 @@ def mel_matrix() -> Tensor:
     position = scale(bins * SAMPLE_RATE_HZ / _FFT)[:, None] / (top / (BANDS + 1))
     bands = torch.arange(BANDS)
     return torch.minimum(position - bands, bands + 2 - position).clamp(min=0)
+
+
+def _emphasis() -> Tensor:
+    """Return the factor of pre-emphasis for the power of each frequency, float64 [513]."""
+    angle = 2 * math.pi * torch.arange(_FFT // 2 + 1, dtype=torch.float64) / _FFT
+    return 1 + PREEMPHASIS**2 - 2 * PREEMPHASIS * angle.cos()
 
 
 @register_model(
@@ -248,7 +267,7 @@ class EfficientAt(SpectrogramWindows):
         return total + _convolution_macs(self.last, size)[0]
 
 
-class _Trunk(EfficientAt):
+class EfficientAtTrunk(EfficientAt):
     """The network without its classifier: features [N, E] in place of logits."""
 
     def __init__(self, width: float, hop_frames: int, window_frames: int) -> None:
@@ -257,9 +276,11 @@ class _Trunk(EfficientAt):
         del self.hidden, self.classifier
 
     def forward(self, frames: Tensor) -> Tensor:
+        """Return the features [N, E] of windows [N, T, 128] of any T."""
         return self.features(frames)
 
     def count_macs(self) -> int:
+        """Return the multiply-accumulates of a step of one stream: a full window."""
         return self._feature_macs()
 
 
@@ -277,20 +298,28 @@ class EfficientAtFeatures(nn.Module):
 
     Args:
         width, hop_frames, window_frames: see ``EfficientAt``.
+        sample_rate_hz: see ``EfficientAtMel``.
     """
 
     takes = "audio"
-    sample_rate_hz = SAMPLE_RATE_HZ
 
-    def __init__(self, width: float = 0.4, hop_frames: int = 50, window_frames: int = 200) -> None:
+    def __init__(
+        self,
+        width: float = 0.4,
+        hop_frames: int = 50,
+        window_frames: int = 200,
+        sample_rate_hz: int = SAMPLE_RATE_HZ,
+    ) -> None:
         super().__init__()
         self.arguments = {
             "width": width,
             "hop_frames": hop_frames,
             "window_frames": window_frames,
+            "sample_rate_hz": sample_rate_hz,
         }
-        self.mel = EfficientAtMel(hop_frames)
-        self.trunk = _Trunk(width, hop_frames, window_frames)
+        self.sample_rate_hz = sample_rate_hz
+        self.mel = EfficientAtMel(hop_frames, sample_rate_hz)
+        self.trunk = EfficientAtTrunk(width, hop_frames, window_frames)
         self.block, self.token_width = self.mel.block, self.trunk.num_classes
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from costream.models.audio.efficientat import EfficientAt
+from costream.models.audio.efficientat import EfficientAt, EfficientAtTrunk
 from costream.models.audio.logmel import OFFSET
 from costream.models.audio.windows import SpectrogramWindows
 from costream.models.audio.yamnet import BANDS, FRAMES, YamNet
@@ -51,7 +51,7 @@ def add_convolutional(graph: StepGraph, network: Any, x: str) -> str:
     if isinstance(network, YamNet):
         return _patch(graph, network, x)
     if isinstance(network, EfficientAt):
-        return _tagger(graph, network, x)
+        return add_tagger(graph, network, x)
     if isinstance(network, MoViNet):
         return _mobile(graph, network, x)
     return _video(graph, network, x)
@@ -72,8 +72,11 @@ def _patch(graph: StepGraph, net: YamNet, x: str) -> str:
     return _linear(graph, net.classifier, graph.reduce("ReduceMean", y, (2, 3)))
 
 
-def _tagger(graph: StepGraph, net: EfficientAt, x: str) -> str:
-    """Add windows of all lengths that a stream has; the shorter ones are at its beginning."""
+def add_tagger(graph: StepGraph, net: EfficientAt, x: str) -> str:
+    """Add windows of all lengths that a stream has; return logits [1, K], or features [1, E].
+
+    The shorter windows are at its beginning.
+    """
     past = (1, net.window_frames - net.hop_frames, net.bands)
     start = graph.constant(net.silence)
     rows = graph.keep("frames", x, past, 1, net.hop_frames, start=start)
@@ -88,14 +91,17 @@ def _tagger(graph: StepGraph, net: EfficientAt, x: str) -> str:
 
 
 def _tags(graph: StepGraph, net: EfficientAt, rows: str, length: int) -> str:
-    """Add the network on the newest ``length`` frames; return its logits [1, K]."""
+    """Add the network on the newest ``length`` frames; return its output."""
     window = graph.slice(rows, 1, net.window_frames - length, net.window_frames)
     y = graph.reshape(window, 1, 1, length, net.bands)
     y = _hard_swish(graph, graph.layer(y, net.stem))
     for block in net.blocks:
         y = _inverted(graph, block, y)
     y = _hard_swish(graph, graph.layer(y, net.last))
-    hidden = _linear(graph, net.hidden, graph.reduce("ReduceMean", y, (2, 3)))
+    features = graph.reduce("ReduceMean", y, (2, 3))
+    if isinstance(net, EfficientAtTrunk):
+        return features
+    hidden = _linear(graph, net.hidden, features)
     return _linear(graph, net.classifier, _hard_swish(graph, hidden))
 
 

@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from costream.models.audio.audio_net import ContinualAudioNet
+from costream.models.audio.efficientat import PREEMPHASIS, SCALE, SHIFT, EfficientAtFeatures
+from costream.models.audio.mel import LogMel
+from costream.models.exporting.convolutional import add_tagger
 from costream.models.exporting.graph import StepGraph
 from costream.models.exporting.skeletons import window_mean
 from costream.models.images import CentreCrop
@@ -21,8 +24,9 @@ def why_not_frontend(frontend: nn.Module | None) -> str:
     """Return why the step of a frontend is not exported; '' if it is."""
     if frontend is None:
         return "it has no frontend"
-    if not isinstance(frontend, ContinualAudioNet | TemporalDifferenceNet | CentreCrop):
-        return "only the frontends audio and tdn, of the shipped models, and crops are"
+    known = ContinualAudioNet | EfficientAtFeatures | TemporalDifferenceNet | CentreCrop
+    if not isinstance(frontend, known):
+        return "only the frontends audio, efficientat and tdn, and crops are"
     return ""
 
 
@@ -39,14 +43,16 @@ def add_frontend(graph: StepGraph, frontend: Any) -> str:
         return graph.add("Div", x, graph.constant(frontend.deviation))
     if isinstance(frontend, ContinualAudioNet):
         return _sound(graph, frontend)
+    if isinstance(frontend, EfficientAtFeatures):
+        return _tagged(graph, frontend)
     return _picture(graph, frontend)
 
 
-def _sound(graph: StepGraph, net: ContinualAudioNet) -> str:
-    mel = net.mel
+def _spectrogram(graph: StepGraph, mel: LogMel, x: str, size: int) -> str:
+    """Return the log-mel frames [frames, bands] of a block [1, size] of samples."""
     overlap, hop = mel.window - mel.hop, mel.hop
-    frames = net.block // hop
-    rows = graph.keep("samples", graph.input("x", (1, net.block)), (1, overlap), 1, net.block)
+    frames = size // hop
+    rows = graph.keep("samples", x, (1, overlap), 1, size)
     index = [k * hop + i for k in range(frames) for i in range(mel.window)]
     windows = graph.add("Gather", rows, graph.whole(index), axis=1)
     windows = graph.reshape(windows, frames, mel.window)
@@ -62,7 +68,28 @@ def _sound(graph: StepGraph, net: ContinualAudioNet) -> str:
     if mel.power == 1:
         power = graph.add("Sqrt", power)
     bands = graph.add("MatMul", power, graph.constant(mel.matrix))
-    spectrogram = graph.add("Log", graph.add("Add", bands, graph.constant(mel.offset)))
+    return graph.add("Log", graph.add("Add", bands, graph.constant(mel.offset)))
+
+
+def _tagged(graph: StepGraph, net: EfficientAtFeatures) -> str:
+    """Add the features of windows of frames; return the token."""
+    front = net.mel
+    x = graph.input("x", (1, net.block))
+    if front.emphasises:
+        rows = graph.keep("last", x, (1, 1), 1, net.block)
+        before = graph.slice(rows, 1, 0, net.block)
+        x = graph.add("Sub", x, graph.add("Mul", before, graph.constant(PREEMPHASIS)))
+    frames = _spectrogram(graph, front.mel, x, net.block)
+    frames = graph.add("Add", frames, graph.constant(SHIFT))
+    frames = graph.add("Div", frames, graph.constant(SCALE))
+    frames = graph.reshape(frames, 1, front.hop_frames, front.mel.bands)
+    return add_tagger(graph, net.trunk, frames)
+
+
+def _sound(graph: StepGraph, net: ContinualAudioNet) -> str:
+    mel = net.mel
+    frames = net.block // mel.hop
+    spectrogram = _spectrogram(graph, mel, graph.input("x", (1, net.block)), net.block)
     x = graph.add("Sub", spectrogram, graph.constant(net.centre))
     x = graph.add("Div", x, graph.constant(net.spread))
     x = graph.reshape(x, 1, 1, frames, mel.bands)
