@@ -175,6 +175,7 @@ def _tflite(path: Path, example: npt.NDArray[np.float32], threads: int) -> Calla
 
 def sound_ways(net: SpectrogramWindows) -> Ways:
     """Return a hop alone, and hops of a file, sixteen at a time: both are the published windows."""
+    fast.compile_chains()  # as a stream of many hops does by itself
     state, many = net.init_state(), net.init_state()
     hops = [torch.randn(1, net.hop_frames, net.bands) for _ in range(4)]
     chunk = torch.randn(1, 16, net.hop_frames, net.bands)

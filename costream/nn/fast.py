@@ -58,6 +58,14 @@ def compile_blocks() -> None:
     import costream.nn.retroactive_kernels  # noqa: F401
 
 
+def compile_chains() -> None:
+    """Load the compiled programs of small convolutional networks now, as ``compile_blocks`` does.
+
+    The first time on a machine takes about ten seconds.
+    """
+    import costream.nn.chain_kernels  # noqa: F401
+
+
 def kernels_after(steps: int, saved: int = 1) -> bool:
     """Return whether compiled steps are loaded; begin to load them for a stream's ``steps``.
 
@@ -65,9 +73,22 @@ def kernels_after(steps: int, saved: int = 1) -> bool:
     """
     if hasattr(sys.modules.get("costream.nn.retroactive_kernels"), "RunningSums"):
         return True
-    if steps - saved < STEPS_WORTH_LOADING <= steps:
+    if _are_worth_it(steps, saved):
         threading.Thread(target=compile_blocks).start()
     return False
+
+
+def chains_after(steps: int, saved: int) -> bool:
+    """Return whether compiled programs of convolutions are loaded, as ``kernels_after`` does."""
+    if hasattr(sys.modules.get("costream.nn.chain_kernels"), "run"):
+        return True
+    if _are_worth_it(steps, saved):
+        threading.Thread(target=compile_chains).start()
+    return False
+
+
+def _are_worth_it(steps: int, saved: int) -> bool:
+    return steps - saved < STEPS_WORTH_LOADING <= steps
 
 
 def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:
@@ -113,3 +134,15 @@ def has_numpy_view(x: Tensor) -> bool:
 def compiles(x: Tensor) -> bool:
     """Return whether there are compiled loops for the device and type of a tensor."""
     return x.is_cpu and x.dtype == torch.float32
+
+
+def runs_chains(x: Tensor) -> bool:
+    """Return whether compiled programs may compute with a tensor here."""
+    return (
+        _choice.fast
+        and compiles(x)
+        and type(x) is Tensor  # not a symbol of a traced network
+        and not torch.is_grad_enabled()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        and not torch.compiler.is_compiling()
+    )
