@@ -10,7 +10,7 @@ and its activation are called, which is also the readable form.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple, TypeAlias, cast
 from weakref import WeakKeyDictionary
@@ -90,18 +90,74 @@ def _types() -> frozenset[torch.dtype]:
     return frozenset([torch.float32, torch.bfloat16])
 
 
-def _applies(layer: nn.Conv2d, x: Tensor) -> bool:
+def applies(x: Tensor) -> bool:
+    """Return whether there are operators of oneDNN for this input now."""
     return (
         not torch.is_grad_enabled()
         and type(x) is Tensor  # not a symbol of a traced network
-        and type(layer) is nn.Conv2d  # without adapter
-        and not layer._forward_hooks
         and fast.enabled()
         and x.is_cpu
         and x.dtype in _types()
-        and cast(Tensor, layer._parameters["weight"]).dtype == x.dtype
         and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     )
+
+
+def _applies(layer: nn.Conv2d, x: Tensor) -> bool:
+    return (
+        applies(x)
+        and type(layer) is nn.Conv2d  # without adapter
+        and not layer._forward_hooks
+        and cast(Tensor, layer._parameters["weight"]).dtype == x.dtype
+    )
+
+
+class PackedConvolution:
+    """A convolution of two or three dimensions, with weights packed for the shapes of its inputs.
+
+    Args:
+        weight, bias: [O, I / groups, *kernel] and [O] or None.
+        padding, stride, dilation: a number for each dimension.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        padding: Sequence[int],
+        stride: Sequence[int],
+        dilation: Sequence[int],
+        groups: int = 1,
+    ) -> None:
+        self._weight, self._bias = weight, bias
+        self._arguments = [*padding], [*stride], [*dilation], groups
+        self._packed: dict[torch.Size, Tensor] = {}
+
+    def __call__(self, x: Tensor, activation: FusedActivation = IDENTITY) -> Tensor:
+        """Return the activated output [B, O, ...] for maps or volumes [B, I, ...]."""
+        if applies(x) and self._weight.dtype == x.dtype:
+            return self.fused(x, activation)
+        padding, stride, dilation, groups = self._arguments
+        layer = F.conv2d if len(padding) == 2 else F.conv3d
+        weight, bias = self._weight, self._bias
+        return activation.apply(layer(x, weight, bias, stride, padding, dilation, groups))
+
+    def fused(self, x: Tensor, activation: FusedActivation) -> Tensor:
+        """Return the activated output for an input to which oneDNN's operator ``applies``."""
+        name, constants, _ = activation
+        out: Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x, self._packed_for(x.shape), self._bias, *self._arguments, name, constants, ""
+        )
+        return out
+
+    def _packed_for(self, shape: torch.Size) -> Tensor:
+        """Return the weights in the order for this shape; with another one's, oneDNN is slow."""
+        packed = self._packed.get(shape)
+        if packed is None:
+            if len(self._packed) == _SHAPES:
+                self._packed.clear()
+            pack = torch.ops.mkldnn._reorder_convolution_weight
+            packed = self._packed[shape] = pack(self._weight, *self._arguments, [*shape])
+        return packed
 
 
 class _Form:
@@ -117,35 +173,20 @@ class _Form:
             left, right, top, bottom = pads
             # The operator pads both sides alike, so zeros of the kernel fall on what is too much.
             padding, kernel = [bottom, right], F.pad(kernel, (right - left, 0, bottom - top, 0))
-        self._arguments = padding, [*layer.stride], [*layer.dilation], layer.groups
-        self._kernel = kernel
+        arguments = padding, layer.stride, layer.dilation, layer.groups
+        self._packed = PackedConvolution(kernel, self._bias, *arguments)
         # oneDNN multiplies bfloat16 faster than the libraries of matrix products.
         simple = (self._weight.dtype, layer.kernel_size, layer.stride, padding, layer.groups)
         pointwise = simple == (torch.float32, (1, 1), (1, 1), [0, 0], 1)
         self._matrix = self._weight[:, :, 0, 0].t().contiguous() if pointwise else None
-        self._packed: dict[torch.Size, Tensor] = {}
         self._biases: dict[int, Tensor] = {}  # of a row of a map, by its width
 
     def __call__(self, x: Tensor, activation: FusedActivation) -> Tensor:
         """Return the activated output for maps."""
         count, _, height, width = x.shape
         if self._matrix is None or count * height * width * len(self._weight) > _CACHED:
-            name, constants, _ = activation
-            out: Tensor = torch.ops.mkldnn._convolution_pointwise(
-                x, self._packed_for(x.shape), self._bias, *self._arguments, name, constants, ""
-            )
-            return out
+            return self._packed.fused(x, activation)
         return activation.apply(self._multiplied(x, self._matrix))
-
-    def _packed_for(self, shape: torch.Size) -> Tensor:
-        """Return the weights in the order for this shape; with another one's, oneDNN is slow."""
-        packed = self._packed.get(shape)
-        if packed is None:
-            if len(self._packed) == _SHAPES:
-                self._packed.clear()
-            pack = torch.ops.mkldnn._reorder_convolution_weight
-            packed = self._packed[shape] = pack(self._kernel, *self._arguments, [*shape])
-        return packed
 
     def _multiplied(self, x: Tensor, matrix: Tensor) -> Tensor:
         count, channels, height, width = x.shape

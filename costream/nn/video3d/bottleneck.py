@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.fused import RELU
 from costream.nn.state import State
 from costream.nn.video3d.convolution import VolumeStep
 from costream.nn.video3d.frame_ring import FrameRing, FrameRingState
@@ -162,8 +163,8 @@ class FoldedBottleneck:
         time = self.inputs.push(x, state.inputs, rows)
         if time < self.timing.delay:
             return None
-        hidden = self.a.over_time(state.inputs, time).squeeze(1).relu_()
-        y = self.b.convolve(hidden.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).relu_()
+        hidden = self.a.over_time(state.inputs, time, RELU).squeeze(1)
+        y = self.b.convolve(hidden.permute(0, 3, 1, 2), RELU).permute(0, 2, 3, 1)
         return self._add(y, self.inputs.frame(state.inputs, time - self.half), out)
 
     def _add(self, y: Tensor, past: Tensor, out: Tensor | None) -> Tensor:

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.fused import IDENTITY, FusedActivation, PackedConvolution
 from costream.nn.graph import scale_and_shift
 from costream.nn.video3d.frame_ring import FrameRingState
 
@@ -46,16 +46,32 @@ class VolumeStep:
         if self.pointwise:
             taps = weight.flatten(2)  # [O, I, K]; stored as [K, C] if depthwise, else [K, I, O]
             self.taps = (taps[:, 0].T if self.groups > 1 else taps.permute(2, 1, 0)).contiguous()
-        elif self.kernel[0] == 1:
-            self._flat = weight[:, :, 0].contiguous(memory_format=torch.channels_last)
         else:
             self._weight = weight
 
     @cached_property
-    def turned(self) -> list[Tensor]:
-        """Weights in the order of the slots, for each slot of the newest frame."""
+    def _turned(self) -> list[PackedConvolution]:
+        """Convolutions of the slots of a ring, for each slot of the newest frame."""
+        step = self.pixel_stride
+        arguments = (0, *self.sides), (1, step, step), (1, 1, 1), self.groups
         with torch.inference_mode(False):
-            return [self._weight.roll(k + 1, 2) for k in range(self.kernel[0])]
+            weights = [self._weight.roll(k + 1, 2) for k in range(self.kernel[0])]
+            return [PackedConvolution(weight, self.bias, *arguments) for weight in weights]
+
+    @cached_property
+    def _flat(self) -> PackedConvolution:
+        """The convolution of frames; K = 1."""
+        with torch.inference_mode(False):
+            weight = self._weight[:, :, 0].contiguous(memory_format=torch.channels_last)
+            strides = self.pixel_stride, self.pixel_stride
+            return PackedConvolution(weight, self.bias, self.sides, strides, (1, 1), self.groups)
+
+    @cached_property
+    def _spread(self) -> PackedConvolution:
+        """The convolution of a frame and K - 1 frames of zeros on both sides, without bias."""
+        step, late = self.pixel_stride, self.kernel[0] - 1
+        arguments = (late, *self.sides), (1, step, step), (1, 1, 1), self.groups
+        return PackedConvolution(self._weight, None, *arguments)
 
     def output_size(self, size: Sequence[int]) -> tuple[int, int, int]:
         """Return height, width and channels of outputs for inputs of ``size``, (H, W, I)."""
@@ -77,49 +93,48 @@ class VolumeStep:
         if self.pixel_stride > 1:
             x = x[:, :: self.pixel_stride, :: self.pixel_stride]
         rows = out.view(len(out), -1, self.out_width)
-        torch.bmm(x.flatten(1, 2), self.taps.expand(len(x), -1, -1), out=rows)
-        if relu:
-            return self.rectify(out, other)
-        out += self.bias
-        return out if other is None else out.add_(other)
-
-    def rectify(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        """Return the ReLU of frames [B, H, W, O] plus bias and ``other``, computed in place."""
-        x += self.bias
+        before = self.bias
         if other is not None:
-            x += other
+            torch.add(other, self.bias, out=out)
+            before = rows
+        if len(x) == 1:  # starts sooner than a batch of products
+            before = before if other is None else before[0]
+            torch.addmm(before, x.flatten(0, 2), self.taps[0], out=rows[0])
+        else:
+            taps = self.taps.expand(len(x), -1, -1)
+            torch.baddbmm(before, x.flatten(1, 2), taps, out=rows)
+        return out.relu_() if relu else out
+
+    def rectify(self, x: Tensor) -> Tensor:
+        """Return the ReLU of frames [B, H, W, O] plus bias, computed in place."""
+        x += self.bias
         return x.relu_()
 
-    def convolve(self, x: Tensor) -> Tensor:
-        """Return [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
-        stride, sides = self.pixel_stride, self.sides
-        return F.conv2d(x, self._flat, self.bias, stride, sides, 1, self.groups)
+    def convolve(self, x: Tensor, activation: FusedActivation = IDENTITY) -> Tensor:
+        """Return the activated output [B, O, H', W'] of a frame [B, I, H, W]; K = 1."""
+        return self._flat(x, activation)
 
-    def over_time(self, state: FrameRingState, time: int) -> Tensor:
-        """Return [B, 1, H', W', O] of the K frames of a ring up to frame ``time``.
+    def over_time(
+        self, state: FrameRingState, time: int, activation: FusedActivation = IDENTITY
+    ) -> Tensor:
+        """Return [B, 1, H', W', O] of the K frames of a ring up to frame ``time``, activated.
 
         For all but depthwise convolutions over time alone, which ``weigh`` computes.
         """
         if self.pointwise:
-            return self._mix(self._frames(state, time))
+            return activation.apply(self._mix(self._frames(state, time)))
         if self.kernel[0] == 1:
             frame = state.slots[0].permute(0, 3, 1, 2)
-            return self.convolve(frame).permute(0, 2, 3, 1).unsqueeze(1)
-        step, oldest = self.pixel_stride, (time + 1) % self.kernel[0]
-        weight, strides, sides = self.turned[oldest - 1], (1, step, step), (0, *self.sides)
-        out = F.conv3d(state.volume, weight, self.bias, strides, sides, 1, self.groups)
-        return out.permute(0, 2, 3, 4, 1)
+            return self.convolve(frame, activation).permute(0, 2, 3, 1).unsqueeze(1)
+        oldest = (time + 1) % self.kernel[0]
+        return self._turned[oldest - 1](state.volume, activation).permute(0, 2, 3, 4, 1)
 
     def spread(self, x: Tensor) -> Tensor:
         """Return the products [B, K, H', W', O] of a frame [B, H, W, I] with the K taps.
 
         The newest tap is first: product k belongs to the output k steps later. Without bias.
         """
-        step, late = self.pixel_stride, self.kernel[0] - 1
-        frame = x.unsqueeze(1).permute(0, 4, 1, 2, 3)
-        strides, sides = (1, step, step), (late, *self.sides)
-        out = F.conv3d(frame, self._weight, None, strides, sides, 1, self.groups)
-        return out.permute(0, 2, 3, 4, 1)
+        return self._spread(x.unsqueeze(1).permute(0, 4, 1, 2, 3)).permute(0, 2, 3, 4, 1)
 
     def weigh(self, state: FrameRingState, time: int, out: Tensor | None = None) -> Tensor:
         """Return ``weigh_frames`` of the K frames of a ring up to frame ``time``."""
