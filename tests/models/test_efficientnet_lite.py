@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +19,7 @@ from costream.models.frontend import load_frontend
 from costream.models.importing import import_files
 from costream.models.oad.linear import LinearClassifier
 from costream.models.video.efficientnet_lite import SIZES, EfficientNetLite
+from costream.nn import fast
 from kit.foreign_pictures import SMALL, efficientnet_lite, published_answers
 
 
@@ -52,6 +54,19 @@ def test_other_pictures_of_odd_sides_are_padded_as_in_tensorflow() -> None:
             x = torch.randint(0, 256, (1, 3, side, side), dtype=torch.uint8)
             expected = published_answers(published, x)[0]
             torch.testing.assert_close(encoder.features(x), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("side", [101, 224])
+def test_a_live_picture_has_the_same_features_once_its_program_is_loaded(side: int) -> None:
+    fast.compile_chains()
+    torch.manual_seed(0)
+    encoder = EfficientNetLite(size=side).eval()
+    exact, state = copy.deepcopy(encoder).double(), encoder.init_state()
+    with torch.inference_mode():
+        for picture in torch.randint(0, 256, (2, 1, 3, side, side), dtype=torch.uint8):
+            features = encoder.forward_step(picture, state)
+            torch.testing.assert_close(features.double(), exact.features(picture))
+    assert int(state.pictures) == 2
 
 
 def small() -> EfficientNetLite:
