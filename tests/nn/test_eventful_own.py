@@ -205,3 +205,19 @@ def test_what_does_not_fit_is_refused(attention):
 def test_policies_that_make_no_sense(make):
     with pytest.raises(ValueError, match=r"tokens: |threshold of|of the tokens"):
         make()
+
+
+def test_a_frame_of_which_all_changes_is_computed_by_the_layers_themselves():
+    torch.manual_seed(0)
+    model = Vit().eval()
+    net, moving = co.to_eventful(model), torch.randn(5, 2, 3, 32, 32)
+    state = net.init_state(2, moving[0])
+    for frame in moving:
+        assert torch.equal(net.forward_step(frame, state), model(frame))
+        assert net.operations.total == 2 * net.count_macs()
+    some = moving[4].clone()
+    some[1] += 1  # one of the streams
+    torch.testing.assert_close(net.forward_step(some, state), model(some))
+    net.forward_step(some, state)
+    torch.testing.assert_close(net.forward_step(some, state), model(some))
+    assert net.operations.total == 0

@@ -147,7 +147,7 @@ class EventfulBlock(nn.Module):
         ``operations``: the counts are added to it.
         """
         if operations is not None:
-            self._count_full(x, operations)
+            self.count_full(x, operations)
         shape, position = x.shape, self.relative_position
         qkv = _linear(self.qkv, self.input_layer_norm(x)).flatten(1, 2)
         frame = self._frame(*shape[1:3])
@@ -255,7 +255,8 @@ class EventfulBlock(nn.Module):
         relative = self.relative_position is not None
         return TokenGrid(height, width, self.heads, self.pool, products, relative)
 
-    def _count_full(self, x: Tensor, operations: Operations) -> None:
+    def count_full(self, x: Tensor, operations: Operations) -> None:
+        """Add the operations of the tokens [B, h, w, D] of frames that are computed in full."""
         rows, frame = x.numel() // self.dim, self._frame(*x.shape[1:3])
         for layer in (self.qkv, self.projection, self.mlp_1, self.mlp_2):
             operations.count_linear(rows, layer)

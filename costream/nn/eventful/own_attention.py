@@ -73,8 +73,11 @@ class _GatedLinear(nn.Module):
             frame.seen.append(_Call(layer, x.numel() // x.shape[-1]))
         if frame.state is None or x.dim() < 3:
             return layer(x)  # type: ignore[no-any-return]
-        gated = frame.state.calls[frame.call]
         frame.call += 1
+        if frame.dense:
+            frame.operations.count_linear(x.numel() // self.in_features, layer)
+            return layer(x)  # type: ignore[no-any-return]
+        gated = frame.state.calls[frame.call - 1]
         rows = x.reshape(len(gated.reference), -1, x.shape[-1])
         if frame.policy is None:
             return self._exactly(rows, gated).view(*x.shape[:-1], -1)
@@ -93,7 +96,7 @@ class _GatedLinear(nn.Module):
         frame, layer = self._frame, self._layer[0]
         check_shape(rows.shape, gated.reference.shape)
         flat, reference = rows.flatten(0, 1), gated.reference.flatten(0, 1)
-        if frame.dense or len(flat) * layer.weight.numel() < SMALL:
+        if len(flat) * layer.weight.numel() < SMALL:
             frame.operations.count_linear(len(flat), layer)
             return layer(rows)  # type: ignore[no-any-return]
         fresh, first = any(frame.fresh), frame.new is None

@@ -74,34 +74,59 @@ class _Step:
 
 
 class _Gated(nn.Module):
-    """An eventful block in the place of a layer, whose further arguments are ignored."""
+    """An eventful block in the place of a layer, which computes whole frames itself.
 
-    def __init__(self, block: EventfulBlock, number: int, step: _Step, several: bool) -> None:
+    The block ignores the layer's further arguments.
+    """
+
+    def __init__(
+        self, block: EventfulBlock, layer: nn.Module, number: int, step: _Step, several: bool
+    ) -> None:
         super().__init__()
-        self.block, self.number, self.step, self.several = block, number, step, several
+        self.block, self.layer, self.number = block, layer, number
+        self.step, self.several = step, several
+        self._counted = torch.Size(), Operations()  # of tokens of this shape, in full
 
-    def forward(self, x: Tensor, *_: Any, **__: Any) -> Any:
-        step, row = self.step, x.unsqueeze(1)  # tokens as a picture of one row
+    def forward(self, x: Tensor, *others: Any, **named: Any) -> Any:
+        step, state = self.step, self.step.state
         step.tokens = x.shape[1]
-        out = self.block(row) if step.state is None else self._step(row, step.state)
-        return (out.squeeze(1),) if self.several else out.squeeze(1)
-
-    def _step(self, row: Tensor, state: EventfulState) -> Tensor:
-        step = self.step
+        if state is None:
+            return self.layer(x, *others, **named)
         if step.policy is not None:
-            block = state.blocks[self.number]
-            return self.block.forward_step(row, block, step.fresh, step.policy, step.operations)
-        if self.number and step.moving and not any(step.fresh):
-            out: Tensor = self.block(row, step.operations)  # kept once nothing has changed
+            row, kept = x.unsqueeze(1), state.blocks[self.number]  # a picture of one row
+            new = self.block.forward_step(row, kept, step.fresh, step.policy, step.operations)
+            out = new.squeeze(1)
+        else:
+            out = self._exactly(x, state, lambda some: self.layer(some, *others, **named))
+        return (out,) if self.several else out
+
+    def _exactly(self, x: Tensor, state: EventfulState, layer: Callable[[Tensor], Any]) -> Tensor:
+        """Return the tokens [B, N, C] after ``layer``, computed for the streams that changed."""
+        step = self.step
+
+        def compute(some: Tensor) -> Tensor:
+            self._count(some)
+            if len(some) < len(x):  # what else the layer is given may be of all streams
+                return torch.squeeze(self.block(some.unsqueeze(1)), 1)
+            out: Tensor = layer(some)[0] if self.several else layer(some)
             return out
-        x, kept = row[:, 0], state.kept[self.number]
+
+        if self.number and step.moving and not any(step.fresh):
+            return compute(x)  # kept once nothing has changed
+        kept = state.kept[self.number]
         rows = _changed(x, kept, step.fresh)
         if not self.number:
             step.moving = len(rows) == len(x)
-        out = _kept_or_new(
-            x, kept, rows, lambda some: self.block(some[:, None], step.operations)[:, 0]
-        )
-        return out[:, None]
+        return _kept_or_new(x, kept, rows, compute)
+
+    def _count(self, x: Tensor) -> None:
+        """Count the operations of the tokens [B, N, C] of frames that are computed in full."""
+        shape, operations = self._counted
+        if shape != x.shape:
+            operations = Operations()
+            self.block.count_full(x[:, None], operations)
+            self._counted = x.shape, operations
+        self.step.operations.add_all(operations)
 
 
 class EventfulTransformer(nn.Module):
@@ -123,7 +148,8 @@ class EventfulTransformer(nn.Module):
                 block = _block(layer)
                 self._blocks.append(block)
                 several = isinstance(layer.call(layer.out.weight[None]), tuple)
-                memo[id(layer.module)] = _Gated(block, k, self._step, several)
+                whole = copy.deepcopy(layer.module)
+                memo[id(layer.module)] = _Gated(block, whole, k, self._step, several)
         self.model = copy.deepcopy(model, memo)
         self.operations = Operations()
 
