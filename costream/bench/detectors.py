@@ -35,6 +35,7 @@ from costream.models.eventful.rf_detr import SIZES, RfDetr
 from costream.models.export import export_step
 from costream.models.gated import Choice, least_change
 from costream.models.importing import import_files
+from costream.models.objects.changes import PAUSE
 from costream.models.objects.model import DetectorModel
 from costream.models.onnx_step import onnx_session
 from costream.models.random_init import random_model
@@ -43,7 +44,7 @@ from costream.sources.uris import open_source, sniff
 from costream.weights_io.file import write_weights
 
 COLUMNS = ("network", "way", "CPU ms a picture", "to full", "operations", "boxes alike")
-_WARM_UP = 2  # pictures
+_WARM_UP = PAUSE + 2  # pictures, until places are compared
 
 
 class Seen(NamedTuple):
