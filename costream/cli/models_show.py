@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -37,7 +37,7 @@ from costream.options.click_options import json_option
 from costream.options.completers import model_names
 from costream.weights_io.card import Card, card_schema
 from costream.weights_io.file import STEP_SUFFIX, all_tensors, card_in, read_card, read_header
-from costream.weights_io.licences import UNKNOWN, licence_class
+from costream.weights_io.licences import UNKNOWN, AllowedLicence, is_allowed, licence_class
 from costream.weights_io.store import INSTALL_RESEARCH, published
 
 _WIDTH = 80  # columns of the output
@@ -82,8 +82,15 @@ def shown_schema() -> dict[str, Any]:
     is_flag=True,
     help="Time a step of each model on this machine (takes seconds each).",
 )
+@click.option(
+    "--licence",
+    type=click.Choice(get_args(AllowedLicence)),
+    default="any",
+    show_default=True,
+    help="List only models whose weights this licence class allows; non-commercial: and free ones.",
+)
 @json_option
-def list_command(every: bool, timed: bool, as_json: bool) -> None:
+def list_command(every: bool, timed: bool, licence: AllowedLicence, as_json: bool) -> None:
     """List the models whose weights are here, by what they find.
 
     Each line shows the licence class (free for any use, non-commercial, research), the size of the
@@ -92,7 +99,7 @@ def list_command(every: bool, timed: bool, as_json: bool) -> None:
     (costream models fetch NAME downloads them) and architectures without weights. --json prints
     all of them, with their files.
     """
-    entries = list_models()
+    entries = [e for e in list_models() if is_allowed(_licence_class(e) or UNKNOWN, licence)]
     if as_json:
         print_json([dataclasses.asdict(ListedModel.of(entry)) for entry in entries])
         return

@@ -119,6 +119,24 @@ def test_show(home: Path, cache: Path) -> None:
     )
 
 
+def test_a_list_has_only_what_a_licence_class_allows(home: Path, cache: Path) -> None:
+    own(cache / "kitchen.safetensors", licence="MIT", licence_class="free")
+    own(cache / "garden.safetensors", licence_class="non-commercial")
+    own(cache / "unknown.safetensors")
+
+    def listed(licence: str) -> dict[str, str]:
+        found = json.loads(models(home, "list", "--json", "--licence", licence).stdout)
+        return {model["name"]: model["licence_class"] for model in found}
+
+    free, some, every = map(listed, ("free", "non-commercial", "any"))
+    assert {"kitchen", "mn04"} <= free.keys()
+    assert set(free.values()) == {"free"}
+    assert some.keys() - free.keys() >= {"garden"}
+    assert set(some.values()) == {"free", "non-commercial"}
+    assert {"cooadtr", "unknown"} <= every.keys() - some.keys()
+    assert "cooadtr" not in models(home, "list", "--licence", "free").stdout
+
+
 @pytest.mark.slow
 def test_short_lists_and_cards(home: Path, cache: Path) -> None:
     """What is here and what it is for, on 80 columns and without the paths of files."""
