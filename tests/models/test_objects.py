@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from costream.core.errors import ModelError
 from costream.core.records import Box, VideoFrame
 from costream.models.base import StepResult
 from costream.models.eventful.box_heads import Detections
+from costream.models.eventful.changed_stem import RENEWED, ChangedStem
 from costream.models.eventful.detector import ObjectModel, ObjectState
+from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.images import Pixels
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import TopTokens
@@ -147,6 +150,87 @@ def test_a_learned_policy_chooses_as_many_tokens_but_not_those_of_a_distance(
     assert [np.sum(one) for one in some] == [np.sum(one) for one in others]
     assert computed(learned, ">0.1") == computed(plain, ">0.1")
     assert computed(learned, None) == computed(plain, None)
+
+
+# --- a stem of convolutions -------------------------------------------------------------------
+
+
+STEM: dict[str, Any] = {"shuffle": [[8, 2], [16, 2], [32, 2]], "ghost": 16}
+
+
+@pytest.fixture(scope="module")
+def stemmed() -> ObjectModel:
+    return ObjectModel(object_card(), random_network(**STEM), Pixels(BOX))
+
+
+def corner(count: int) -> list[VideoFrame]:
+    """Pictures of noise of which a corner changes."""
+    rng = np.random.default_rng(5)
+    rgb = rng.integers(0, 256, (80, 112, 3), np.uint8)
+    pictures = []
+    for _ in range(count):
+        rgb = rgb.copy()
+        rgb[:8, :8] = rng.integers(0, 256, (8, 8, 3))
+        pictures.append(rgb)
+    return [VideoFrame(k, k / 10, k, partial(np.copy, p)) for k, p in enumerate(pictures)]
+
+
+def limited(model: ObjectModel, tokens: int | str | None = 9) -> ObjectState:
+    state = model.init_state()
+    state.tokens = tokens
+    return state
+
+
+@pytest.mark.parametrize("all_of_them", [None, "100%", TOKENS, ">0.1"])
+def test_with_fewer_tokens_the_stem_computes_what_has_changed(
+    stemmed: ObjectModel, all_of_them: int | str | None
+) -> None:
+    few, every = (run(stemmed, corner(6), limited(stemmed, tokens)) for tokens in (9, all_of_them))
+    whole, pictures = Operations(), torch.zeros(1, 3, 80, 112)
+    stemmed.network.embed(pictures, whole)
+    # The second step keeps the maps, so it is complete, too.
+    heads = [a.macs - whole.total for a in few[:2]]
+    assert min(heads) > 0
+    assert all(0 < b.macs < min(heads) + whole.total / 2 for b in few[2:])
+    assert all(b.macs > whole.total for b in every)
+    assert len({r.dense_macs for r in (*few, *every)}) == 1
+
+
+def test_tokens_near_and_far_from_a_change_are_nearly_those_of_complete_pictures() -> None:
+    torch.manual_seed(0)
+    stem = ShuffleEmbedding(16, 16, STEM["shuffle"], STEM["ghost"]).double().eval()
+    changed = ChangedStem(stem)
+    state, operations = changed.init_state(160, 224), Operations()
+    picture = torch.randn(1, 3, 160, 224, dtype=torch.float64)
+    wrong = []
+    for _ in range(RENEWED + 2):
+        picture[:, :, 64:80, 96:112] += 0.5 * torch.randn(3, 16, 16)
+        picture += 1e-4  # less than the threshold
+        tokens, _ = changed.forward_step(picture, state, operations)
+        with torch.no_grad():
+            wrong.append((tokens - stem(picture)).abs().amax(-1)[0])
+    exact = [k for k, error in enumerate(wrong) if error.max() < 1e-9]
+    assert exact == [0, 1, RENEWED]  # complete; the maps are kept; renewed
+    assert max(error.max() for error in wrong) < 0.05  # of tokens with the norm 1 a number
+    assert max(error[4, 6] for error in wrong) < 0.005  # where it changes
+
+
+def test_a_stream_with_kept_maps_continues_from_its_tensors(stemmed: ObjectModel) -> None:
+    films, state = corner(8), limited(stemmed)
+    run(stemmed, films[:4], state)
+    saved = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    loaded = limited(stemmed)
+    loaded.load_tensors(saved)
+    copies = [state.clone(), loaded]
+    expected = comparable(run(stemmed, films[4:], state))
+    assert all(comparable(run(stemmed, films[4:], other)) == expected for other in copies)
+    assert any(name.startswith("stem.") for name in saved)
+    older = {name: t for name, t in saved.items() if not name.startswith("stem.")}
+    loaded.load_tensors(older)  # of a version that computed all of the stem
+    first = run(stemmed, films[4:], loaded)[0]
+    assert first.macs > expected[0][1]
+    with pytest.raises(KeyError, match="does not fit"):
+        random_model().init_state().load_tensors(saved)
 
 
 def test_a_state_before_its_first_picture_is_saved_too() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,13 +17,18 @@ from costream.core.places import Place, covered
 from costream.core.records import Box, Data, PixelSize, VideoFrame
 from costream.models.base import StepResult
 from costream.models.eventful.box_heads import Detections
+from costream.models.eventful.changed_stem import ChangedStem
 from costream.models.eventful.frame_detector import FrameDetector
-from costream.models.gated import GatedModelBase, TokenState, check_single_stream
+from costream.models.eventful.shuffle import ShuffleEmbedding
+from costream.models.gated import GatedModelBase, TokenState, check_single_stream, least_change
 from costream.models.images import Pixels, Resized
 from costream.nn.boxes import clip_boxes
 from costream.nn.eventful.counts import Operations
 from costream.nn.state import State, numbers_of, zeros
 from costream.weights_io.card import Card
+
+if TYPE_CHECKING:
+    from costream.nn.eventful.convolutional import KeptMaps
 
 Size = tuple[int, int]  # height, width
 
@@ -34,7 +39,9 @@ class ObjectState(TokenState):
 
     begin: Callable[[int, int], State]  # (height, width): the network's initial state
     size: Tensor  # int64 [1, 2], height and width of its frames in pixels; zeros: none yet
+    begin_stem: Callable[[int, int], KeptMaps] | None = None  # the same of a ``ChangedStem``
     network: State | None = None
+    stem: KeptMaps | None = None  # None: the newest frame was complete before the gates
     rest_macs: int | None = None  # of the newest frame, outside the gates
 
     @property
@@ -46,31 +53,51 @@ class ObjectState(TokenState):
     def network_for(self, height: int, width: int) -> State:
         """Return the network's state; an initial one if frames had another size so far."""
         if self.network is None or self.frame_size != (height, width):
-            self.network = self.begin(height, width)
+            self.network, self.stem = self.begin(height, width), None
             self.size[0] = torch.tensor((height, width))
         return self.network
+
+    def limits(self, count: int) -> bool:
+        """Return whether a number or a share of tokens is below all of them, ``count``."""
+        tokens = self.tokens
+        if self.pace is not None or isinstance(tokens, int):
+            return self.pace is not None or (isinstance(tokens, int) and tokens < count)
+        if tokens is None or least_change(tokens) is not None:
+            return False
+        return float(tokens.removesuffix("%")) < 100
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Restore the values of ``tensors()``, bit for bit.
 
         Raises KeyError for missing or unknown names, ValueError for other shapes or dtypes.
         """
-        rest = {k.removeprefix("network."): t for k, t in tensors.items() if k != "size"}
+        kept = {k.removeprefix("stem."): t for k, t in tensors.items() if k.startswith("stem.")}
+        rest = {
+            k.removeprefix("network."): t
+            for k, t in tensors.items()
+            if k != "size" and not k.startswith("stem.")
+        }
         if tensors["size"].shape != self.size.shape:
             raise ValueError(f"state size: {tuple(tensors['size'].shape)}, not (1, 2)")
         height, width = tensors["size"][0].tolist()
         network = self.begin(height, width) if height else None
         if network is not None:
             network.load_tensors(rest)
-        elif rest:
-            raise KeyError(f"state does not fit: {sorted(rest)}")
-        self.size, self.network = tensors["size"].clone(), network
+        elif rest or kept:
+            raise KeyError(f"state does not fit: {sorted(rest | kept)}")
+        stem = None
+        if kept:
+            if self.begin_stem is None:
+                raise KeyError(f"state does not fit: {sorted(kept)}")
+            stem = self.begin_stem(height, width)
+            stem.load_tensors(kept)
+        self.size, self.network, self.stem = tensors["size"].clone(), network, stem
 
     def reset(self, rows: Iterable[int] | None = None) -> None:
         """Reset the stream."""
         if rows is None or numbers_of(rows):
             self.size.zero_()
-            self.network = self.rest_macs = None
+            self.network = self.stem = self.rest_macs = None
 
     def take(self, rows: Iterable[int]) -> ObjectState:
         """Return a copy of the stream, which is row 0."""
@@ -97,6 +124,9 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         for weight in self.network.parameters():
             if weight.ndim == 4:
                 weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        stem, self._stem = network.embedding, None
+        if self.device.type == "cpu" and isinstance(stem, ShuffleEmbedding):
+            self._stem = ChangedStem(stem)
 
     @staticmethod
     def count_classes(network: FrameDetector) -> int:
@@ -106,7 +136,9 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
     def init_state(self, batch_size: int = 1) -> ObjectState:
         """Return an initial state. ValueError for more than one stream: each has its own state."""
         check_single_stream(batch_size)
-        return ObjectState(partial(self.network.init_state, 1), zeros(1, 2))
+        begin = partial(self.network.init_state, 1)
+        stem = None if self._stem is None else self._stem.init_state
+        return ObjectState(begin, zeros(1, 2), stem)
 
     def token_count(self, state: ObjectState) -> int | None:
         """Return the number of tokens of a frame of this stream; None before its first."""
@@ -136,12 +168,13 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         seen = time.perf_counter()
         gated, rest = Operations(), Operations()
         network, size = self.network, (pictures.shape[2], pictures.shape[3])
-        tokens = network.embed(pictures, rest)
+        memory = state.network_for(*size)
+        tokens, saved = self._embed(pictures, state, rest)
         height, width = tokens.shape[1:3]
         place = self.place(frame, size)
         seen_tokens = self._seen(state.masks, frame, place, size)
         gates = state.policy(height * width, seen_tokens, self.all_tokens, network.token_gate)
-        view = network.view_step(tokens, state.network_for(*size), gates, gated)
+        view = network.view_step(tokens, memory, gates, gated)
         found = network.detect(view, size, rest)[0]
         boxes = boxes_in_frame(found, frame, place, self.info.card.labels)
         updated = gates.updated.view(height, width).cpu().numpy()
@@ -151,7 +184,7 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
             None,
             (False,),
             macs=rest.total + gated.total,
-            dense_macs=rest.total + network.count_macs(height, width),
+            dense_macs=rest.total + saved + network.count_macs(height, width),
             frontend_s=seen - began,
             network_s=time.perf_counter() - seen,
             objects=(boxes,),
@@ -159,6 +192,20 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
             tokens=(int(updated.sum()),),
             policy=None if updated.all() else state.policy_name(network.token_gate),
         )
+
+    def _embed(
+        self, pictures: Tensor, state: ObjectState, operations: Operations
+    ) -> tuple[Tensor, int]:
+        """Return tokens [1, h, w, D], and the operations that places without a change save."""
+        height, width = pictures.shape[2:]
+        count = math.prod(self._grid(height, width))
+        if self._stem is None or self.all_tokens or not state.limits(count):
+            state.stem = None
+            return self.network.embed(pictures, operations), 0
+        self.network.check_size(height, width)
+        if state.stem is None:
+            state.stem = self._stem.init_state(height, width)
+        return self._stem.forward_step(pictures, state.stem, operations)
 
     def _grid(self, height: int, width: int) -> Size:
         return height // self.network.patch, width // self.network.patch

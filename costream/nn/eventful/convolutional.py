@@ -94,8 +94,8 @@ class EventfulConvolutions(nn.Module):
 
     Where they are more than ``DENSE`` of the operations of all streams together, the network is
     computed in full, and so it is in the first step; the maps are kept from the next one on.
-    ``operations`` and ``share``, of the cells, are those of the newest step, and ``in_full`` is
-    whether it was computed in full.
+    ``operations`` and ``share``, of the cells, are those of the newest step, ``every`` is what the
+    network takes in full for its pictures, and ``in_full`` is whether it was computed so.
 
     Args:
         model: takes pictures [B, C, H, W]; it is copied, and traced by ``torch.fx`` for each size.
@@ -128,6 +128,7 @@ class EventfulConvolutions(nn.Module):
         self._shape, self._dtype = tuple(example.shape[1:]), weight.dtype
         self.length = self._plan(self._shape).length
         self.share, self.operations, self.in_full = 0.0, Operations(), True
+        self.every = 0
 
     def forward(self, pictures: Tensor) -> Any:
         """Return the network's output for pictures [B, C, H, W], computed in full."""
@@ -201,7 +202,7 @@ class EventfulConvolutions(nn.Module):
                 operations.linear += count * cost.linear
                 operations.bias += count * cost.bias
                 total += len(chosen) * key[1][0] * key[1][1] * cost.total
-        frame.operations = operations
+        frame.operations, self.every = operations, total
         return operations.total > DENSE * total
 
     def _plan(self, shape: tuple[int, ...]) -> _Plan:
