@@ -166,7 +166,7 @@ class TokenController:
         self._gates = GateController()
         self._macs: Callable[[int], float] | None = None  # by token count; None: first frame
         self._count = 0  # planned tokens of the step
-        self._warned = False
+        self._warned, self._exceeded = False, 0  # steps in a row
 
     @property
     def step_budget(self) -> dict[str, float]:
@@ -178,7 +178,7 @@ class TokenController:
         controller, model, self._state = self._controller, self._model, state
         if self._file is not None and self._file.current() is not controller.budget:
             controller.set(self._file.budget)
-            self._warned = False
+            self._warned, self._exceeded = False, 0
         most = model.token_count(state)
         if most is None:  # the first frame, computed in full
             self._macs = None
@@ -203,7 +203,8 @@ class TokenController:
             in_full = in_full or result.tokens[0] > count
         foreseen = None if in_full or self._macs is None else self._macs(count)
         self._controller.observe(result.macs, ms, foreseen)
-        if not self._controller.reachable and not self._warned:
+        self._exceeded = 0 if self._controller.reachable else self._exceeded + 1
+        if self._exceeded == _IN_A_ROW and not self._warned:  # fewer may be complete on purpose
             self._warned = True
             text = self._controller.budget.text
             log.warning("a step exceeds the budget of %s even with a single token", text)

@@ -49,8 +49,10 @@ def test_steps_stay_within_their_operations(tmp_path: Path) -> None:
     found = costs(video, Budget.parse("850MMAC"), load_model("eventful-vitdet"))
     target = 850_000_000
     assert found[0].macs > 1.3 * target  # a stream begins in full
-    off = np.array([abs(cost.macs / target - 1) for cost in found[3:]])
-    assert (off < 0.15).mean() >= 0.9
+    # What changes in the stem is known afterwards only.
+    shares = np.array([cost.macs / target for cost in found[3:]])
+    assert abs(shares.mean() - 1) < 0.1
+    assert (np.abs(shares - 1) < 0.3).mean() >= 0.9
     assert {cost.budget_macs for cost in found} == {target}
 
 

@@ -20,6 +20,11 @@ RENEWED = 32  # frames after which everything is computed once
 _LEVEL = sum(IMAGENET_STD) / 3  # of 255, for a normalised picture's 1
 
 
+def complete_next(frames: int) -> bool:
+    """Return whether all of a picture is computed after so many ones, changed or not."""
+    return frames < 2 or frames % RENEWED == 0  # the second keeps the maps
+
+
 class ChangedStem:
     """A stem that computes only the places near pixels that have changed.
 
@@ -43,7 +48,7 @@ class ChangedStem:
         The number is that of the operations which the complete picture takes beyond those that are
         counted in ``operations``.
         """
-        renew = int(state.frames) % RENEWED == 0
+        renew = complete_next(int(state.frames))
         with torch.inference_mode(False), torch.no_grad():
             eventful = self._of(picture.shape[2], picture.shape[3])
             tokens: Tensor = eventful.forward_step(picture.clone(), state, renew=renew)

@@ -17,7 +17,7 @@ from costream.core.places import Place, covered
 from costream.core.records import Box, Data, PixelSize, VideoFrame
 from costream.models.base import StepResult
 from costream.models.eventful.box_heads import Detections
-from costream.models.eventful.changed_stem import ChangedStem
+from costream.models.eventful.changed_stem import ChangedStem, complete_next
 from costream.models.eventful.frame_detector import FrameDetector
 from costream.models.eventful.shuffle import ShuffleEmbedding
 from costream.models.gated import GatedModelBase, TokenState, check_single_stream, least_change
@@ -42,7 +42,8 @@ class ObjectState(TokenState):
     begin_stem: Callable[[int, int], KeptMaps] | None = None  # the same of a ``ChangedStem``
     network: State | None = None
     stem: KeptMaps | None = None  # None: the newest frame was complete before the gates
-    rest_macs: int | None = None  # of the newest frame, outside the gates
+    rest_macs: int | None = None  # of the newest frame, outside the gates, with all of the stem
+    saved_macs: int = 0  # of these, what is saved by places without a change
 
     @property
     def frame_size(self) -> Size | None:
@@ -98,6 +99,7 @@ class ObjectState(TokenState):
         if rows is None or numbers_of(rows):
             self.size.zero_()
             self.network = self.stem = self.rest_macs = None
+            self.saved_macs = 0
 
     def take(self, rows: Iterable[int]) -> ObjectState:
         """Return a copy of the stream, which is row 0."""
@@ -149,13 +151,16 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
     def step_macs(self, state: ObjectState, count: int) -> int:
         """Return the approximate cost of a step with ``count`` tokens.
 
-        The cost outside the gates is that of the newest frame. ValueError before the first frame.
+        The cost outside the gates is that of the newest frame, and that of a complete frame for
+        all tokens. ValueError before the first frame.
         """
         if state.frame_size is None or state.rest_macs is None:
             raise ValueError("the cost of a step is unknown before the first frame")
         height, width = self._grid(*state.frame_size)
         count = min(count, height * width)
-        return state.rest_macs + self.network.count_macs(height, width, count)
+        complete = state.stem is None or complete_next(int(state.stem.frames))
+        saved = 0 if complete or count == height * width else state.saved_macs
+        return state.rest_macs - saved + self.network.count_macs(height, width, count)
 
     @torch.inference_mode()
     def step(self, items: Sequence[Data], state: ObjectState) -> StepResult:
@@ -178,13 +183,13 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         found = network.detect(view, size, rest)[0]
         boxes = boxes_in_frame(found, frame, place, self.info.card.labels)
         updated = gates.updated.view(height, width).cpu().numpy()
-        state.rest_macs = rest.total
+        state.rest_macs = rest.total + saved
         return StepResult(
             None,
             None,
             (False,),
             macs=rest.total + gated.total,
-            dense_macs=rest.total + saved + network.count_macs(height, width),
+            dense_macs=state.rest_macs + network.count_macs(height, width),
             frontend_s=seen - began,
             network_s=time.perf_counter() - seen,
             objects=(boxes,),
@@ -200,12 +205,18 @@ class ObjectModel(GatedModelBase[FrameDetector, Pixels | Resized, ObjectState]):
         height, width = pictures.shape[2:]
         count = math.prod(self._grid(height, width))
         if self._stem is None or self.all_tokens or not state.limits(count):
-            state.stem = None
+            state.stem, state.saved_macs = None, 0
             return self.network.embed(pictures, operations), 0
         self.network.check_size(height, width)
         if state.stem is None:
             state.stem = self._stem.init_state(height, width)
-        return self._stem.forward_step(pictures, state.stem, operations)
+        tokens, saved = self._stem.forward_step(pictures, state.stem, operations)
+        number = int(state.stem.frames) - 1
+        if number == 0:  # what the next ones save is not known: as if nothing changed
+            state.saved_macs = operations.total
+        elif not complete_next(number):
+            state.saved_macs = saved
+        return tokens, saved
 
     def _grid(self, height: int, width: int) -> Size:
         return height // self.network.patch, width // self.network.patch

@@ -135,8 +135,8 @@ _ABOUT: dict[str, Any] = {
         " it has not seen. Small and crowded objects are mostly missed, bags, trucks, buses and"
         " bottles nearly always. Paintings and dolls are detected as people, other things are"
         " sometimes detected as one of its kinds, and one object may have two boxes. About half"
-        " of the operations of a step, those of the convolutional network, do not decrease with"
-        " fewer tokens."
+        " of the operations of a step, those of the convolutional network, decrease only where the"
+        " camera stands still."
     ),
     "licence_class": "research",
     "licence": (
