@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from costream.models.oad.linear import LinearClassifier
+from costream.models.skeleton.joints import JointStreams
+from costream.training.auto.frontends import twins_of
 from costream.training.auto.selection import (
     Choice,
     ClipFeatures,
@@ -27,9 +29,11 @@ from costream.training.auto.selection import (
 from costream.training.tokens.linear_head import Clip, mean_answer
 from costream.weights_io.file import read_card
 from kit import data_audio
+from kit.paths import SAMPLES
 from kit.program import costream
 from kit.runs import run
 
+ROOM = SAMPLES / "room.mp4"
 STEPS, WIDTH = 4, 6
 
 
@@ -163,6 +167,39 @@ def test_a_linear_classifier_takes_rows_of_several_axes(shape: tuple[int, ...]) 
     state = head.init_state(2)
     steps = [head.forward_step(row, state).logits for row in x.unbind(1)]
     torch.testing.assert_close(torch.stack(steps, 1), flat)
+
+
+def test_twins_of_joints_are_what_a_mirror_shows_and_the_other_person_first() -> None:
+    rng = np.random.default_rng(0)
+    joints = rng.normal(0, 1, (5, 2, 15, 3)).astype(np.float32)
+    joints[..., -1] = 1
+    front = JointStreams("body-15", 2, 2, streams=("joint", "joint_motion"), origin=30, heading=0)
+    mirrored, swapped, both = twins_of(joints, front)
+    own, shown = (front(torch.from_numpy(x)[None])[0].numpy() for x in (joints, mirrored))
+    sides = list(front.layout.mirrored)
+    np.testing.assert_allclose(shown[..., ::2], -own[:, :, sides, ::2], atol=1e-5)
+    np.testing.assert_allclose(shown[..., 1::2], own[:, :, sides, 1::2], atol=1e-5)
+    np.testing.assert_array_equal(swapped, joints[:, ::-1])
+    np.testing.assert_array_equal(both, mirrored[:, ::-1])
+    assert len(twins_of(joints[:, :1], JointStreams("body-15", 2))) == 1
+
+
+@pytest.mark.slow
+def test_acts_of_two_people_are_learnt_from_their_joints(tmp_path: Path) -> None:
+    """Where one person is seen, the other's joints are absent; the file runs step by step."""
+    table = ["file,start,end,label,part"]
+    for part, (walk, sit) in enumerate(((4, 14), (6, 16))):
+        table += [f"{ROOM},{walk},{walk + 1},walk,{part}", f"{ROOM},{sit},{sit + 1},sit,{part}"]
+    (tmp_path / "clips.csv").write_text("\n".join(table) + "\n", encoding="utf-8")
+    path = tmp_path / "own.safetensors"
+    given = ("--data", tmp_path / "clips.csv", "--group", "part", "--frontend", "pair", "-o", path)
+    lines = run("train", "auto", *given, "--cache", tmp_path / "cache").stdout.splitlines()
+    assert lines[2].split()[0] == "pair"
+    card = read_card(path)
+    assert (card.architecture, card.frontend) == ("linear", "joints")
+    assert card.frontend_arguments["persons"] == 2
+    done = run("detect", ROOM, "-m", path, "--start", 4, "--duration", 1, "-f", "json")
+    assert {s["label"] for s in json.loads(done.stdout)["segments"]} <= set(card.labels[1:])
 
 
 @pytest.mark.slow

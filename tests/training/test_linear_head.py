@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from costream.training.tokens.linear_head import (
     HeldOut,
     fitted_bias,
     folds,
+    mean_answer,
     why_few,
 )
 from costream.training.tokens.token_trainer import EncodedChecks, EncodedData, choose_head
@@ -123,6 +126,57 @@ def test_logistic_regression_is_that_of_all_numbers() -> None:
     loss = torch.nn.functional.cross_entropy(logits, labels) + 0.1 * weight.square().sum()
     (slope,) = torch.autograd.grad(loss, weight)
     assert float(slope.abs().max()) < 1e-3
+
+
+def test_discriminants_are_those_of_the_covariance_within_classes() -> None:
+    """In all of the space, with NumPy: the same differences between the logits of classes."""
+    made = clips("mean", seed=3)
+    head = HeadFitter(made, 3, 0).head(HeadKind(MEAN, 0.0))
+    rows = torch.stack([c.tokens.cumsum(0)[[3, 4, 6, 7]] for c in made])
+    flat = (rows / torch.tensor([4.0, 5.0, 7.0, 8.0])[:, None]).double().flatten(0, 1).numpy()
+    labels = np.repeat([c.label for c in made], 4)
+    scale = np.maximum(flat.std(0), 0.01 * flat.std(0).max()) * WIDTH**0.5
+    z = (flat - flat.mean(0)) / scale
+    first, second = (z[labels == k] for k in (1, 2))
+    within = (np.cov(first.T, bias=True) + np.cov(second.T, bias=True)) / 2
+    within = within / 2 + np.eye(WIDTH) * np.trace(within) / WIDTH / 2
+    gap = np.linalg.solve(within, second.mean(0) - first.mean(0))
+    expected = z @ gap - gap @ (first.mean(0) + second.mean(0)) / 2
+    said = head(torch.from_numpy(flat).float()).double().numpy()
+    np.testing.assert_allclose(said[:, 2] - said[:, 1], expected, rtol=1e-3, atol=1e-2)
+    assert (said[:, 0] < said[:, 1:].max(1)).all()
+
+
+def test_what_a_mirror_shows_gets_the_same_answer_with_twins() -> None:
+    """All examples face one side; who faces the other one is told as well only with twins."""
+
+    def sided(seed: int) -> list[Clip]:
+        out = []
+        for clip in clips("none", seed=seed):
+            tokens = clip.tokens.clone()
+            tokens[:, clip.label] += 1
+            other = tokens.clone()
+            other[:, [1, 2, 3, 4]] = tokens[:, [3, 4, 1, 2]]
+            out.append(replace(clip, tokens=tokens, twins=(other,)))
+        return out
+
+    fitter = HeadFitter(sided(0), 3, 0)
+    held = fitter.held_out()
+    assert held.right(held.best()).mean() > 0.9
+    for kind in (
+        HeadKind(MEAN, 0.1, True),
+        HeadKind(SPREAD, 0.01, True),
+        HeadKind(MEAN, 0.0, True),
+    ):
+        assert kind in fitter.kinds
+        apart = []
+        for way in (kind, replace(kind, twins=False)):
+            head = fitter.head(way)
+            each = [(clip, replace(clip, tokens=clip.twins[0])) for clip in sided(1)]
+            said = [[mean_answer(head, fitter.rows(c, way)) for c in both] for both in each]
+            apart.append(np.abs(np.diff(said, axis=1)).max())
+        assert apart[0] < 1e-3
+        assert apart[1] > 0.01
 
 
 def test_no_group_is_on_both_sides_and_every_example_is_checked_once() -> None:

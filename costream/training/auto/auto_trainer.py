@@ -16,7 +16,7 @@ from costream.labels.copies import join_groups
 from costream.training.auto.frontends import (
     JOINED,
     JOINTLY,
-    POSE,
+    PEOPLE,
     SOUND,
     FrontendChoice,
     clips_by,
@@ -176,7 +176,7 @@ class AutoTrainer(SequenceTrainer):
                 log.warning("%s is not tried: %s", frontend.name, error)
                 continue
             extra = silence(setup, settings) if frontend.name == SOUND else ()
-            networks = 2 if frontend.name == POSE else 1  # a detector comes first
+            networks = 2 if frontend.name in PEOPLE else 1  # a detector comes first
             found.append(
                 ClipFeatures(frontend.name, clips, frontend.parts, extra=extra, networks=networks)
             )
@@ -197,12 +197,12 @@ class AutoTrainer(SequenceTrainer):
         found: Sequence[ClipFeatures],
     ) -> str:
         """Return why joints are not looked for in video; '' if they are, or it is not asked."""
-        if frontend.name != POSE or settings.frontend is not None:
+        if frontend.name not in PEOPLE or settings.frontend is not None:
             return ""
         rate_hz = self._frontends[0].base.card.rate_hz
         length_s = sum(len(c.steps) for f in found[:1] for c in f.clips) / rate_hz
         if length_s > LONGEST_S:
-            return f"{length_s:.0f} s of video take long (--frontend {POSE} does)"
+            return f"{length_s:.0f} s of video take long (--frontend {frontend.name} does)"
         if not shows_people(data.training, setup, settings):
             return "hardly anybody is seen in a few of the examples"
         return ""

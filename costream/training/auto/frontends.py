@@ -22,6 +22,7 @@ from costream.models.base import SHIPPED
 from costream.models.build import build
 from costream.models.catalogue import read_whole
 from costream.models.frontend import load_frontend
+from costream.models.skeleton.joints import JointStreams
 from costream.sources.base import SourceOptions
 from costream.sources.features.feature_arrays import split_video
 from costream.sources.media.streams import media_streams
@@ -33,7 +34,7 @@ from costream.training.base import TrainSettings, TrainSetup
 from costream.training.feature_cache import FeatureCache, example_key
 from costream.training.open_examples import check_examples
 from costream.training.skeleton.motion_reader import read_motions
-from costream.training.skeleton.motions import batch
+from costream.training.skeleton.motions import Joints, batch
 from costream.training.tokens.linear_head import Clip
 from costream.training.video.video_reader import VideoReader, options_of
 from costream.training.video.video_trainer import clips_of
@@ -42,6 +43,8 @@ from costream.weights_io.file import Weights
 from costream.weights_io.licences import is_allowed, licence_class, narrowest
 
 PICTURE, MOTION, SOUND, POSE, JOINTS, TDN = "encoder", "motion", "mn04", "pose", "joints", "tdn"
+PAIR = "pair"  # as POSE, of two persons
+PEOPLE = (POSE, PAIR)
 JOINED = "+"
 # Features of several that are tried, besides each alone.
 JOINTLY = (
@@ -55,7 +58,7 @@ JOINTLY = (
 _JOINT_RATE_HZ = 15.0
 _BODY = "body-15"  # joints that all layouts have
 _STREAMS = ("joint", "bone", "joint_motion")
-_DIRECTIONS = ("bone_direction",)  # in video: sizes and distances of persons vary
+_IN_VIDEO = ("joint", "joint_motion")
 _MEMORY_S = 2.0  # of origin and heading of a body
 _SAMPLED = 8  # clips that are searched for people
 _PEOPLE = 0.5  # share of their steps with somebody, from which on joints are tried
@@ -110,7 +113,7 @@ def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[FrontendCho
     found = [_picture(), _motion(picture=False)]
     if info.extra_audio:
         found.append(_sound())
-    found.append(_joints(POSE, info, settings))
+    found += [_joints(name, info, settings) for name in PEOPLE]
     if settings.licence is not None and settings.licence != "free":
         found.append(_differences())
     return _allowed(found, settings)
@@ -148,7 +151,12 @@ def clips_by(examples: Sequence[Example], setup: TrainSetup, settings: TrainSett
         tokens = [sound.tokens[0] for sound in reader.read(examples)]
     else:
         check_examples(examples, card, module, _options(settings))
-        tokens = _joint_tokens(examples, setup, settings, cache)
+        found = _joint_tokens(examples, setup, settings, cache)
+        twins, tokens = [rows[1:] for rows in found], [rows[0] for rows in found]
+        return [
+            Clip(rows, np.arange(len(rows)), card.labels.index(e.label), e.group, tuple(others))
+            for rows, others, e in zip(tokens, twins, examples, strict=True)
+        ]
     return [
         Clip(rows, np.arange(len(rows)), card.labels.index(e.label), e.group)
         for rows, e in zip(tokens, examples, strict=True)
@@ -175,15 +183,30 @@ def shows_people(examples: Sequence[Example], setup: TrainSetup, settings: Train
 @torch.no_grad()
 def _joint_tokens(
     examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings, cache: FeatureCache
-) -> list[Tensor]:
+) -> list[list[Tensor]]:
+    """Return the tokens [T, C] of each example, and in a picture then those of its twins."""
     card, module = setup.card, setup.frontend
 
     def tokens(example: Example) -> list[Tensor]:
         motion = read_motions([example], card, module, _options(settings), empty=True)[0]
-        return [module(batch([motion.joints]))[0].flatten(1)]
+        joints = motion.joints
+        every = [joints, *twins_of(joints, module)] if module.axes == 2 else [joints]
+        return [module(batch([each]))[0].flatten(1) for each in every]
 
     bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
-    return [cache.make(example_key(e), partial(tokens, e))[0] for e in bar]
+    return [cache.make(example_key(e), partial(tokens, e)) for e in bar]
+
+
+def twins_of(joints: Joints, frontend: JointStreams) -> list[Joints]:
+    """Return what joints [T, S, V, 3] of persons in pictures may as well be.
+
+    They are mirrored; of two persons, the other one is also the first.
+    """
+    mirrored = joints[:, :, list(frontend.layout.mirrored)] * (-1, 1, 1)
+    twins = [mirrored.astype(np.float32)]
+    if frontend.persons == 2 and joints.shape[1] == 2:
+        twins += [each[:, ::-1] for each in (joints, twins[0])]
+    return twins
 
 
 def _options(settings: TrainSettings) -> SourceOptions:
@@ -223,7 +246,10 @@ def _sound() -> FrontendChoice:
 
 
 def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> FrontendChoice:
-    """Return joints without a network; in video, those of the pose estimator in the picture."""
+    """Return joints without a network; in video, those of the pose estimator in the picture.
+
+    PAIR has those of two persons, one after the other, the origin at the first one's hips.
+    """
     is_video = info.kind == "video"
     layout = _BODY if is_video else settings.layout or info.layout or _BODY
     axes = 2 if is_video else info.axes or 3
@@ -231,7 +257,8 @@ def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> FrontendCho
     arguments = {
         "layout": layout,
         "axes": axes,
-        "streams": list(_DIRECTIONS if is_video else _STREAMS),
+        "persons": 2 if name == PAIR else 1,
+        "streams": list(_IN_VIDEO if is_video else _STREAMS),
         "origin": steps,
         "heading": 0 if axes == 2 else steps,
         "min_score": 0.3,

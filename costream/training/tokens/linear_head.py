@@ -1,5 +1,6 @@
-"""Linear heads on frozen features: class means and logistic regression, chosen by groups.
+"""Linear heads on frozen features, chosen by groups.
 
+Class means, logistic regression, and linear discriminants with a covariance that is shrunk.
 A few clips of each class are too few for a transformer on features that know the world; a linear
 classifier of their mean over time is hard to beat (Chen et al., "A closer look at few-shot
 classification", ICLR 2019).
@@ -8,7 +9,7 @@ classification", ICLR 2019).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from costream.training.verdict import share_text
 
 FOLDS = 5
 PENALTIES = (0.1, 0.01, 0.001)  # of squared weights, relative to the mean loss
+SHRINKAGE = 0.5  # share of a multiple of the identity in a covariance
 MEAN, CHANGE, SPREAD = "mean", "mean and change", "mean and spread"  # of the rows of a window
 _MOST_STEPS = 64  # of a window
 _ROWS = 4  # of an example, at most: its steps are alike
@@ -42,24 +44,35 @@ Probabilities = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Clip:
-    """An example: the feature rows of its recording [T, C], its steps, class and group."""
+    """An example: the feature rows of its recording [T, C], its steps, class and group.
+
+    ``twins``: rows [T, C] of the same as a mirror shows it, and the like, which may be learnt from.
+    """
 
     tokens: Tensor
     steps: npt.NDArray[np.int64]
     label: int
     group: str
+    twins: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
 class HeadKind:
-    """A way to fit a head to MEAN, CHANGE or SPREAD; ``penalty`` None: class means."""
+    """A way to fit a head to MEAN, CHANGE or SPREAD.
+
+    ``penalty``: of logistic regression; 0: linear discriminants; None: class means. ``twins``:
+    whether the twins of clips are examples, too.
+    """
 
     pooled: str
     penalty: float | None
+    twins: bool = False
 
     def __str__(self) -> str:
         way = "nearest class mean" if self.penalty is None else "logistic regression"
-        return f"{way} of the {self.pooled} of the features"
+        way = "linear discriminants" if self.penalty == 0 else way
+        more = ", mirrored too" if self.twins else ""
+        return f"{way} of the {self.pooled} of the features{more}"
 
     def head(self, width: int, classes: int, window: int) -> LinearClassifier:
         """Return a head of this kind for rows of ``width`` values, not fitted."""
@@ -70,7 +83,11 @@ class HeadKind:
 
 KINDS = (
     HeadKind(MEAN, None),
-    *(HeadKind(pooled, penalty) for pooled in (MEAN, CHANGE, SPREAD) for penalty in PENALTIES),
+    *(
+        HeadKind(pooled, penalty)
+        for pooled in (MEAN, CHANGE, SPREAD)
+        for penalty in (*PENALTIES, 0.0)
+    ),
 )
 
 
@@ -172,6 +189,7 @@ class HeadFitter:
     """Fits heads to clips of K ``classes``; all have one window, the median length of the clips.
 
     ``parts``: widths of features that are standardised to the same total; default: all C as one.
+    ``kinds``: the ways that suit the clips; the first one is the nearest class mean.
     """
 
     def __init__(
@@ -184,10 +202,12 @@ class HeadFitter:
         self._width = clips[0].tokens.shape[1]
         self._parts = tuple(parts) or (self._width,)
         self._count = max(1, min(_ROWS, _MOST_ROWS // len(clips)))
+        twins = [replace(kind, twins=True) for kind in KINDS[1:]] if clips[0].twins else []
+        self.kinds = (*KINDS, *twins)
 
     def head(self, kind: HeadKind) -> LinearClassifier:
         """Return a head fitted to all clips."""
-        rows = [self.rows(clip, kind) for clip in self._clips]
+        rows = [self._every_row(clip, kind) for clip in self._clips]
         return self._fitted(rows, [clip.label for clip in self._clips], [kind])[0]
 
     def held_out(self, count: int = FOLDS) -> HeldOut:
@@ -197,26 +217,32 @@ class HeadFitter:
         """
         clips = self._clips
         labels = np.array([clip.label for clip in clips])
-        out = HeldOut(labels, {k: np.zeros((len(clips), self._classes)) for k in KINDS})
-        pooled = (MEAN, CHANGE, SPREAD)
-        alike = [[kind for kind in KINDS if kind.pooled == what] for what in pooled]
-        rows = [[self.rows(clip, kinds[0]) for clip in clips] for kinds in alike]
+        out = HeldOut(labels, {k: np.zeros((len(clips), self._classes)) for k in self.kinds})
+        ways = dict.fromkeys((kind.pooled, kind.twins) for kind in self.kinds)
+        alike = [[kind for kind in self.kinds if (kind.pooled, kind.twins) == way] for way in ways]
+        rows = [[self._every_row(clip, kinds[0]) for clip in clips] for kinds in alike]
+        asked = [[self.rows(clip, kinds[0]) for clip in clips] for kinds in alike]
         for train, check in folds([clip.group for clip in clips], self._seed, count):
-            for kinds, seen in zip(alike, rows, strict=True):
+            for kinds, seen, own in zip(alike, rows, asked, strict=True):
                 heads = self._fitted([seen[k] for k in train], labels[train].tolist(), kinds)
                 for kind, head in zip(kinds, heads, strict=True):
                     for k in check:
-                        out.answers[kind][k] = mean_answer(head, seen[k])
+                        out.answers[kind][k] = mean_answer(head, own[k])
         return out
 
     def rows(self, clip: Clip, kind: HeadKind) -> Tensor:
-        """Return pooled rows [n, F] of a clip, as its steps see them."""
+        """Return pooled rows [n, F] of a clip, as its steps see them, the newest last."""
         pooling = kind.head(self._width, 1, self.window)
         pooled = pooling.pool(clip.tokens[None].float(), pooling.init_state())[0]
         last = len(clip.steps) - 1
         first = min(last, self.window) // 2  # means of fewer rows vary too much to learn from
         chosen = np.unique(np.linspace(last, first, self._count).round().astype(int))
         return pooled[torch.from_numpy(clip.steps[chosen])]
+
+    def _every_row(self, clip: Clip, kind: HeadKind) -> Tensor:
+        """Return the rows [n, F] of a clip and, if its kind has them, of its twins."""
+        every = [replace(clip, tokens=tokens) for tokens in clip.twins] if kind.twins else []
+        return torch.cat([self.rows(each, kind) for each in (*every, clip)])
 
     def _fitted(
         self, rows: Sequence[Tensor], labels: Sequence[int], kinds: Sequence[HeadKind]
@@ -238,7 +264,8 @@ class HeadFitter:
                     places = [present.index(label) for label in labels]
                     parts = self._parts * (1 + (kind.pooled != MEAN))
                     basis = _Basis(rows, places, len(present), parts)
-                weight, bias = basis.logistic(kind.penalty)
+                found = basis.logistic(kind.penalty) if kind.penalty else basis.discriminants()
+                weight, bias = found
                 head.classifier.weight[present], head.classifier.bias[present] = weight, bias
             heads.append(head)
         return heads
@@ -282,7 +309,28 @@ class _Basis:
             each = F.cross_entropy(logits, self._numbers, reduction="none")
             return (self._weights * each).sum()
 
-        inside, bias = logistic_regression(self._inside, self._classes, error, penalty)
+        return self._outside(*logistic_regression(self._inside, self._classes, error, penalty))
+
+    def discriminants(self) -> tuple[Tensor, Tensor]:
+        """Return weight [K, F] and bias [K] of linear discriminant analysis.
+
+        The covariance within classes is shrunk towards a multiple of the identity by ``SHRINKAGE``
+        (Friedman, "Regularized discriminant analysis", 1989).
+        """
+        x, size = self._inside.double(), self._inside.shape[1]
+        share = F.one_hot(self._numbers, self._classes).double() * self._weights[:, None]
+        means = (share.T @ x) / share.sum(0)[:, None]
+        apart = x - means[self._numbers]
+        within = apart.T @ (self._weights[:, None] * apart)
+        level = within.diagonal().mean().clamp(min=1e-12)
+        within = (1 - SHRINKAGE) * within + SHRINKAGE * level * torch.eye(size).to(within)
+        weight = torch.linalg.solve(within, means.T).T
+        bias = -(weight * means).sum(1) / 2
+        # Less the mean of all classes: one of them is always above a class without examples.
+        return self._outside(weight - weight.mean(0), bias - bias.mean())
+
+    def _outside(self, inside: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weight [K, F] and bias [K] for rows, of those for the space that they span."""
         weight = inside.double() @ self._back.T / self._scale
         return weight.float(), (bias.double() - weight @ self._centre).float()
 
