@@ -170,10 +170,7 @@ class Segmenter:
         return next((x for x in (self._short, self._long) if x and x.open), None)
 
     def cover(self, time_s: float) -> tuple[float, float]:
-        """Return start and end of the time that a step covers.
-
-        For an idle segmenter, this is all to do for a step below all thresholds.
-        """
+        """Return start and end of the time that a step covers."""
         self._data_s = time_s + self._tail_s
         covered_s = time_s if self._covered_s is None or self._each else self._covered_s
         back_s = self._delay_s
@@ -182,6 +179,11 @@ class Segmenter:
         start_s = max(time_s - back_s, covered_s)
         self._covered_s = max(time_s + self._step_s - self._delay_s, start_s)
         return start_s, self._covered_s
+
+    def follow(self, other: Segmenter) -> None:
+        """Take the times of another segmenter; an idle one needs nothing else of quiet steps."""
+        self._covered_s, self._began_s = other._covered_s, other._began_s
+        self._data_s, self._lead_s = other._data_s, other._lead_s
 
     def begin(self, start_s: float) -> None:
         """Take the start of the data, before the first step."""
@@ -349,7 +351,9 @@ class IndependentSegmenter:
             for k, name in enumerate(labels)
             if is_among(name, only)
         }
-        self._thresholds = [timeline.threshold_of(name) for name in labels]
+        self._thresholds = np.array([timeline.threshold_of(name) for name in labels])
+        # Hundreds of labels are quiet at most times: their times are those of this segmenter.
+        self._quiet = Segmenter((), alone, rate_hz, delay_s, ahead=ahead)
 
     def push(
         self,
@@ -363,43 +367,52 @@ class IndependentSegmenter:
         """
         scores = self.smoother.push(time_s, finite(probabilities))
         out: list[Segment] = []
-        for k, segmenter in self._segmenters.items():
-            if segmenter.idle and scores[k] < self._thresholds[k]:
-                segmenter.cover(time_s)  # hundreds of labels are quiet at most times
-                continue
+        heard = {*(~(scores < self._thresholds)).nonzero()[0].tolist()}
+        busy = {k for k, segmenter in self._segmenters.items() if not segmenter.idle}
+        for k in sorted(heard & self._segmenters.keys() | busy):
+            self._segmenters[k].follow(self._quiet)
             count = None if counts is None else counts[k]
-            out += segmenter.push(time_s, scores[k : k + 1], count)
+            out += self._segmenters[k].push(time_s, scores[k : k + 1], count)
+        self._quiet.cover(time_s)
         return _in_order(out)
+
+    def _all(self) -> list[Segmenter]:
+        """Return the segmenters of all labels, whose times are those of the newest step."""
+        for segmenter in self._segmenters.values():
+            segmenter.follow(self._quiet)
+        return [*self._segmenters.values()]
 
     def begin(self, start_s: float) -> None:
         """Take the start of the data, see ``Segmenter.begin``."""
-        for each in self._segmenters.values():
-            each.begin(start_s)
+        self._quiet.begin(start_s)
 
     def gap(self, start_s: float, end_s: float) -> list[Segment]:
         """Take a gap in the data, see ``Segmenter.gap``."""
         self.smoother.reset()
-        return _in_order([s for e in self._segmenters.values() for s in e.gap(start_s, end_s)])
+        out = [s for each in self._all() for s in each.gap(start_s, end_s)]
+        self._quiet.gap(start_s, end_s)
+        return _in_order(out)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the segments that are open, see ``Segmenter.snapshot``."""
-        return {"labels": [each.snapshot() for each in self._segmenters.values()]}
+        return {"labels": [each.snapshot() for each in self._all()]}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Continue from a snapshot. Raises KeyError, TypeError or ValueError if it is not one."""
-        for each, part in zip(self._segmenters.values(), snapshot["labels"], strict=True):
+        segmenters = self._segmenters.values()
+        for each, part in zip(segmenters, snapshot["labels"], strict=True):
             each.restore(part)
+            self._quiet.follow(each)
 
     def finish(
         self, end_s: float, length_s: float = math.inf, *, late: bool = False
     ) -> list[Segment]:
         """Take the end of the data, see ``Segmenter.finish``."""
-        each = self._segmenters.values()
-        return _in_order([s for one in each for s in one.finish(end_s, length_s, late=late)])
+        return _in_order([s for e in self._all() for s in e.finish(end_s, length_s, late=late)])
 
     def flush(self) -> list[Segment]:
         """End open segments and return all that were not returned yet."""
-        return _in_order([s for each in self._segmenters.values() for s in each.flush()])
+        return _in_order([s for each in self._all() for s in each.flush()])
 
 
 class PresenceSegmenter(IndependentSegmenter):

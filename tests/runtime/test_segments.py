@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costream.core.errors import UsageError
 from costream.core.hysteresis import Smoother
 from costream.core.records import Segment
-from costream.runtime.segments import Segmenter
+from costream.runtime.segments import IndependentSegmenter, Segmenter
 from costream.weights_io.card import Timeline
 
 LABELS = ("nothing", "walk", "sit", "fall")
@@ -534,3 +534,38 @@ def test_what_is_pending_is_what_the_end_would_return_and_nothing_changes(patter
             ended.presence.now = other.presence.now
             assert pending == ended.finish(time_s + 0.1)
         assert asked.flush() == other.flush()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_labels_that_do_not_exclude_one_another_have_the_segments_of_each_alone(seed):
+    """Beginning, gaps, a resumed state and the end are the same for quiet labels."""
+    rng, labels = np.random.default_rng(seed), ("a", "b", "c", "d")
+    timeline = Timeline(threshold=0.7, min_length_s=0.4, min_gap_s=0.5, thresholds={"b": 0.9})
+    together = IndependentSegmenter(labels, timeline, 4.0, 0.3 * (seed % 2))
+    alone = [Segmenter((name,), timeline, 4.0, 0.3 * (seed % 2)) for name in labels]
+    found: list[list[Segment]] = [[], []]
+
+    def note(one: list[Segment], each: list[list[Segment]]) -> None:
+        found[0] += one
+        found[1] += sorted((s for part in each for s in part), key=lambda s: s.start_s)
+
+    together.begin(-0.1)
+    for each in alone:
+        each.begin(-0.1)
+    scores, time_s = np.zeros(4), 0.0
+    for _ in range(80):
+        scores = np.where(rng.random(4) < 0.3, rng.random(4), scores)
+        time_s += 0.25
+        parts = [e.push(time_s, scores[k : k + 1]) for k, e in enumerate(alone)]
+        note(together.push(time_s, scores), parts)
+        if rng.random() < 0.1:
+            note(together.gap(time_s, time_s + 2), [e.gap(time_s, time_s + 2) for e in alone])
+            time_s += 2
+        assert together.snapshot() == {"labels": [each.snapshot() for each in alone]}
+        if rng.random() < 0.1:
+            resumed = IndependentSegmenter(labels, timeline, 4.0, 0.3 * (seed % 2))
+            resumed.restore(together.snapshot())
+            assert resumed.snapshot() == together.snapshot()
+    note(together.finish(time_s + 1), [each.finish(time_s + 1) for each in alone])
+    assert found[0] == found[1]
+    assert len(found[0]) > 10
