@@ -68,6 +68,8 @@ class TrainResult:
     reason: str = ""  # why the result is as it is, for the verdict
     split: str = ""  # how examples were held out in turn; empty: the validation examples were
     lines: tuple[str, ...] = ()  # printed before the metrics
+    # Predictions for validation clips, each of which begins a stream.
+    alone: list[StreamPredictions] = field(default_factory=list)
 
 
 def labelled_recordings(settings: TrainSettings) -> list[Recording]:
@@ -189,7 +191,7 @@ class SequenceTrainer(ABC):
             how.append(result.how)
         if result.streams:
             rate_hz = card.rate_hz / int(getattr(setup.network, "stride", 1))
-            streams = [result.streams]
+            streams = [result.streams, *([result.alone] if result.alone else [])]
             chosen = calibrate(streams, card.labels, rate_hz, card.timeline, examples=checked)
             card = replace(card, timeline=chosen.timeline, temperature=chosen.temperature)
             how.append(chosen.how)

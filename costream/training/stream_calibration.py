@@ -15,7 +15,7 @@ label with few of them has no separate threshold.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice, pairwise
@@ -51,6 +51,14 @@ class StreamPredictions:
 
     probabilities: Floats  # [T, K]
     labels: StepLabels  # [T], index of the label, UNSCORED where unknown; 0 is the background
+
+
+def clips_alone(rows: Sequence[Floats], labels: Iterable[int]) -> list[StreamPredictions]:
+    """Return clips as streams, with their labels, from the probabilities [T, K] of each."""
+    return [
+        StreamPredictions(row, np.full(len(row), label))
+        for row, label in zip(rows, labels, strict=True)
+    ]
 
 
 def true_segments(steps: StepLabels, labels: Sequence[str], rate_hz: float) -> list[Segment]:

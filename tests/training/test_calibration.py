@@ -22,6 +22,7 @@ from costream.training.stream_calibration import (
     at_temperature,
     best_temperature,
     calibrate,
+    clips_alone,
     count_segments,
     segment_f1,
     segments,
@@ -197,3 +198,26 @@ def test_segments_of_streams():
     assert count_segments(unsure, Timeline(0.9), NAMES, RATE_HZ, 0.3).f1 == 0
     assert count_segments(unsure, Timeline(0.3), NAMES, RATE_HZ, 0.3).f1 > 0.8
     assert len(segments(noisy, Timeline(0.3), NAMES, RATE_HZ)) < 8
+
+
+def test_clips_of_which_no_label_is_sure_are_shown_by_those_alone() -> None:
+    """As of linear heads of features whose means still hold the clip before, in joined streams."""
+    labels, clips = ("background", *"abcdef"), 24
+    kinds = np.arange(clips) % 6 + 1
+    rows = []
+    for kind in kinds:
+        row = np.full((45, 7), 0.12)
+        row[:, 0], row[:, kind] = 0, 0.4
+        rows.append(row)
+    late = [np.concatenate([before[:35], row[35:]]) for before, row in pairwise(rows)]
+    joined = StreamPredictions(
+        np.concatenate([rows[0], *late]), np.repeat(kinds, 45).astype(np.int64)
+    )
+    alone = clips_alone(rows, kinds.tolist())
+    start = Timeline(threshold=0.5, low=0.5)
+    groups = [[joined], alone]
+    chosen = calibrate(groups, labels, 15.0, start)
+    shown = [at_temperature(row, chosen.temperature) for row in rows]
+    assert segment_f1([alone], start, labels, 15.0) == 0
+    found = segment_f1([clips_alone(shown, kinds.tolist())], chosen.timeline, labels, 15.0)
+    assert found == 1

@@ -50,6 +50,7 @@ from costream.training.sequence_trainer import (
     TrainResult,
     labelled_recordings,
 )
+from costream.training.stream_calibration import clips_alone
 from costream.training.tokens.linear_head import HeldOut, why_few
 from costream.training.tokens.token_trainer import with_head
 from costream.training.verdict import share_text
@@ -129,16 +130,21 @@ class AutoTrainer(SequenceTrainer):
         head = chosen.head(classes, seed)
         labels, groups = np.array([c.label for c in clips]), [c.group for c in clips]
         answers, streams, how = found.answers, found.streams, ""
+        alone = clips_alone(found.rows, labels)
         scaling = fitted_scaling(found.rows, labels, groups, seed)
         if scaling is not None:
             scaling[0].put_into(head)
             answers = scaling[1]
-            streams = [replace(s, probabilities=scaling[0].apply(s.probabilities)) for s in streams]
+            streams, alone = (
+                [replace(s, probabilities=scaling[0].apply(s.probabilities)) for s in part]
+                for part in (streams, alone)
+            )
             how = " The temperature and the biases of classes were fitted to clips held out."
         return TrainResult(
             list(answers[:, None]),
             streams,
             {CENTROID: list(found.means[name][:, None])},
+            alone=alone,
             setup=with_head(setup, head),
             how=f"Chosen: {name}, {chosen.kind}.{how}",
             reason=why_few(

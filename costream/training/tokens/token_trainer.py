@@ -28,6 +28,7 @@ from costream.training.base import (
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequence_trainer import SequenceTrainer, TrainResult
+from costream.training.stream_calibration import clips_alone
 from costream.training.tokens.finetune import ClipSource, fine_tune
 from costream.training.tokens.linear_head import (
     Clip,
@@ -162,8 +163,10 @@ class TokenTrainer(SequenceTrainer):
         else:
             choice = HeadChoice(network)
         scored = without_absent(checks.streams, encoded.clips, choice)
+        rows = checks.predict(choice.checked)
+        known = [card.labels.index(example.label) for example in data.validation]
         return TrainResult(
-            checks.predict(choice.checked),
+            rows,
             predict_streams(choice.checked, scored),
             baselines,
             history,
@@ -171,6 +174,7 @@ class TokenTrainer(SequenceTrainer):
             setup if choice.head is None else with_head(setup, choice.head),
             choice.how,
             choice.reason,
+            alone=[] if choice.head is None else clips_alone(rows, known),
         )
 
 
