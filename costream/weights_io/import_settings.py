@@ -83,7 +83,10 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, str]] = {
     "num_queries": (*_COUNT, "future steps the decoder anticipates"),
     "decoder_depth": (*_COUNT, "decoder blocks"),
     "decoder_feedforward": (*_COUNT, "width inside the decoder's feed-forward layers"),
-    "memory_every": (*_COUNT, "rows of which one is remembered (TeSTra)"),
+    "memory_every": (*_COUNT, "rows of which one is remembered (TeSTra, CMeRT)"),
+    "memory_samples": (*_COUNT, "remembered rows (CMeRT)"),
+    "anticipated": (*_COUNT, "rows after the window that are anticipated (CMeRT)"),
+    "context": (*_COUNT, "rows before the window that are decoded with it (CMeRT)"),
     "memory_decay": (_decay, "a number above 0, up to 1", "of what is remembered, for each row"),
     "layout": (*_TEXT, "joint layout of a skeleton network: ntu-25, openpose-18, coco-17, ..."),
     "stream": (

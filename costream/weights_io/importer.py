@@ -35,18 +35,21 @@ Detect: TypeAlias = Callable[[Mapping[str, object]], bool]
 
 @dataclass(frozen=True)
 class HasTensors:
-    """A ``detect`` for checkpoints that contain all tensors with these names."""
+    """A ``detect`` for checkpoints with all tensors of these names, and none of ``without``."""
 
     names: tuple[str, ...]
+    without: tuple[str, ...] = ()
 
     def __call__(self, tensors: Mapping[str, object]) -> bool:
-        """Return whether all are among the tensors."""
-        return all(name in tensors for name in self.names)
+        """Return whether all names are among the tensors, and none of ``without``."""
+        return all(name in tensors for name in self.names) and tensors.keys().isdisjoint(
+            self.without
+        )
 
 
-def has_tensors(*names: str) -> Detect:
-    """Return a ``detect`` for checkpoints that contain all of these tensors."""
-    return HasTensors(names)
+def has_tensors(*names: str, without: tuple[str, ...] = ()) -> Detect:
+    """Return a ``detect`` for checkpoints with all of these tensors, and none of ``without``."""
+    return HasTensors(names, without)
 
 
 def has_prefix(prefix: str) -> Detect:

@@ -211,16 +211,58 @@ def drawn_testra(classes: int = 22, positions: int = 12) -> dict[str, Tensor]:
     w["enc_queries.1.weight"] = torch.randn(TESTRA["refined"], d)
     w["pos_encoding.pe"] = torch.randn(positions, 1, d)
     for module, layers in (("enc_modules.0", 1), ("enc_modules.1", 2), ("dec_modules", 2)):
-        for k in range(layers):
-            at = f"{module}.layers.{k}"
-            for attention in ("self_attn", "multihead_attn"):
-                w[f"{at}.{attention}.in_proj_weight"] = torch.randn(3 * d, d) / d**0.5
-                w[f"{at}.{attention}.in_proj_bias"] = torch.randn(3 * d)
-                w.linear(f"{at}.{attention}.out_proj", d, d)
-            w.linear(f"{at}.linear1", ff, d)
-            w.linear(f"{at}.linear2", d, ff)
-            for norm in (1, 2, 3):
-                w.norm(f"{at}.norm{norm}", d)
-        w.norm(f"{module}.norm", d)
+        draw_decoder(w, module, layers, d, ff)
     w.linear("classifier", classes, d)
     return dict(w)
+
+
+CMERT = {**TESTRA, "motion": 2, "generated": 3, "future": 7}
+CMERT_SETTINGS = {"num_heads": "2", "window": "4", "context": "3", "memory_every": "3"}
+CMERT_SETTINGS |= {"memory_samples": "3", "anticipated": "2"}
+
+
+def drawn_cmert(classes: int = 22, positions: int = 12, motion: bool = True) -> dict[str, Tensor]:
+    """Draw a CMeRT of the sizes above, its tensors as the authors name them.
+
+    ``motion``: whether the last values of its rows are a second stream.
+    """
+    w, d, ff = Drawn(), CMERT["width"], CMERT["feedforward"]
+    rows = CMERT["inputs"]
+    parts = {"visual_linear": rows}
+    if motion:
+        parts = {"visual_linear": rows - CMERT["motion"], "motion_linear": CMERT["motion"]}
+        parts["input_linear"] = 2 * d
+    for head in ("long", "work"):
+        for part, width in parts.items():
+            w.linear(f"feature_head_{head}.{part}.0", d, width)
+            w.norm(f"feature_head_{head}.{part}.1", d)
+    for name, size in (
+        ("enc_queries.0", "memory"),
+        ("enc_queries.1", "refined"),
+        ("gen_query", "generated"),
+        ("final_query", "future"),
+    ):
+        w[f"{name}.weight"] = torch.randn(CMERT[size], d)
+    w["pos_encoding.pe"] = torch.randn(positions, 1, d)
+    for module, layers in (
+        *(("enc_modules.0", 1), ("enc_modules.1", 2), ("dec_modules", 2)),
+        *(("gen_layer", 2), ("work_fusions.0", 1), ("work_fusions.1", 1)),
+    ):
+        draw_decoder(w, module, layers, d, ff)
+    w.linear("classifier", classes, d)
+    return dict(w)
+
+
+def draw_decoder(w: Drawn, module: str, layers: int, d: int, feedforward: int) -> None:
+    """Draw so many decoder layers of width d, and the norm after them."""
+    for k in range(layers):
+        at = f"{module}.layers.{k}"
+        for attention in ("self_attn", "multihead_attn"):
+            w[f"{at}.{attention}.in_proj_weight"] = torch.randn(3 * d, d) / d**0.5
+            w[f"{at}.{attention}.in_proj_bias"] = torch.randn(3 * d)
+            w.linear(f"{at}.{attention}.out_proj", d, d)
+        w.linear(f"{at}.linear1", feedforward, d)
+        w.linear(f"{at}.linear2", d, feedforward)
+        for norm in (1, 2, 3):
+            w.norm(f"{at}.norm{norm}", d)
+    w.norm(f"{module}.norm", d)

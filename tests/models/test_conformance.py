@@ -64,6 +64,7 @@ RF_DETR |= {"position_size": 4, "channels": 16, "queries": 5, "self_heads": 2, "
 RF_DETR |= {"hidden": 8, "frontend.short": 64, "frontend.long": 96}
 NANODET: dict[str, Any] = {"classes": 3, "stages": [[8, 2], [12, 2], [16, 1]], "width": 8}
 NANODET |= {"score": 0.45, "frontend.box": [96, 64]}
+CMERT = {"memory_samples": 3, "context": 2, "anticipated": 2, "generated": 3}
 # architecture -> arguments that make it small; without any it has the size of its paper
 SMALL: dict[str, dict[str, Any]] = {
     "cooadtr": TRANSFORMER,
@@ -75,6 +76,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "cotext": {**TRANSFORMER, "frontend.buckets": 99},
     "miniroad": {**ROWS, "hidden": 8},
     "testra": {**TRANSFORMER, "memory": 3, "refined": 2, "memory_every": 2},
+    "cmert": {**TRANSFORMER, **CMERT, "memory": 3, "refined": 2, "memory_every": 2},
     "features": {"embed_dim": 6},
     "encoder": {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4},
     "deepcot-encoder": {"embed_dim": 8, "num_heads": 2, "feedforward": 8, "window": 4},

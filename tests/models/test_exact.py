@@ -72,6 +72,7 @@ def test_answers_of_own_networks() -> None:
         ("cooadtr", "cox3d", False),
         ("miniroad", None, True),  # recomputes nothing
         ("testra", None, True),  # the memory of a window is the same in a stream
+        ("cmert", None, True),
         ("movinet-a0", None, False),
         ("cox3d-xs", None, False),
     ],

@@ -25,6 +25,7 @@ from costream.models.eventful.vitdet import ViTDetState
 from costream.models.eventful.yolos import Yolos
 from costream.models.frontend import load_frontend
 from costream.models.gated import TokenState
+from costream.models.oad.cmert import CMeRT
 from costream.models.oad.conystrom import CoNystrom
 from costream.models.oad.cooadtr import CoOadTR, Features
 from costream.models.oad.deepcot import DeepCoT
@@ -185,6 +186,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "oadtr": (lambda: OadTR(10, 5, depth=2, decoder_depth=1, **TRANSFORMER), (10,)),
     "miniroad": (lambda: MiniRoad(10, 5, 12, 8), (10,)),
     "testra": (lambda: TeSTra(10, 5, memory=3, refined=4, **TRANSFORMER), (10,)),
+    "cmert": (lambda: CMeRT(10, 5, memory=3, memory_samples=3, **TRANSFORMER), (10,)),
     "cotrans": (lambda: load_model("cotrans").network, (128,)),
     "joint": (lambda: load_model("cotrans,cosounds").network, (128,)),
     "stgcn": (lambda: small_net("stgcn"), (2, 5, 2)),

@@ -10,7 +10,7 @@ each of them, as the authors' padding does.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -50,7 +50,7 @@ class TeSTraState(State):
     means: Tensor  # [B, E, h, M, e]: of the values with these weights
 
 
-class _Queries(NamedTuple):
+class Queries(NamedTuple):
     """The queries of the memories, which no row changes."""
 
     rows: Tensor  # [M, d]
@@ -87,12 +87,15 @@ class TeSTra(nn.Module):
             decoder.
         memory_every, memory_decay: every how many rows one is remembered, and the decay for each.
         dropout: in training.
+        projection: makes the layers before the rectifiers of rows, of their width and d.
 
     ValueError for other decays than those above 0, up to 1, and for sizes below 1.
     """
 
     delay = 0
     exact = True
+    context = 0  # rows before the window that are decoded with it
+    samples = _SAMPLES
     positions: Tensor
 
     def __init__(  # noqa: PLR0913 - the sizes of the network
@@ -111,6 +114,7 @@ class TeSTra(nn.Module):
         memory_every: int = 4,
         memory_decay: float = 0.97,
         dropout: float = 0.2,
+        projection: Callable[[int, int], nn.Module] = nn.Linear,
     ) -> None:
         super().__init__()
         if min(window, memory, refined, depth, decoder_depth, memory_every) < 1:
@@ -122,21 +126,18 @@ class TeSTra(nn.Module):
         self.window, self.every, self.decay = window, memory_every, memory_decay
         self.num_heads = num_heads
 
-        def layer() -> nn.TransformerDecoderLayer:
-            sizes = (embed_dim, num_heads, feedforward, dropout)
-            return nn.TransformerDecoderLayer(*sizes, F.relu, batch_first=True)
-
-        self.remembered = nn.Linear(input_width, embed_dim)
-        self.input_projection = nn.Linear(input_width, embed_dim)
+        sizes = (embed_dim, num_heads, feedforward, dropout)
+        self.remembered = projection(input_width, embed_dim)
+        self.input_projection = projection(input_width, embed_dim)
         self.queries = nn.Parameter(torch.randn(memory, embed_dim))
-        self.compress, self.compress_norm = layer(), nn.LayerNorm(embed_dim)
+        self.compress, self.compress_norm = decoder_layer(*sizes), nn.LayerNorm(embed_dim)
         self.refining = nn.Parameter(torch.randn(refined, embed_dim))
-        self.refine = nn.ModuleList(layer() for _ in range(depth))
+        self.refine = nn.ModuleList(decoder_layer(*sizes) for _ in range(depth))
         self.refine_norm = nn.LayerNorm(embed_dim)
-        self.decoder = nn.ModuleList(layer() for _ in range(decoder_depth))
+        self.decoder = nn.ModuleList(decoder_layer(*sizes) for _ in range(decoder_depth))
         self.decoder_norm = nn.LayerNorm(embed_dim)
         self.head = nn.Linear(embed_dim, num_classes)
-        self.register_buffer("positions", _sines(window, embed_dim))
+        self.register_buffer("positions", sines(window, embed_dim))
 
     @property
     def horizon(self) -> int:
@@ -164,13 +165,13 @@ class TeSTra(nn.Module):
             weights = F.dropout(weights, self.compress.dropout.p, self.training)
             means = torch.einsum("bshmt,bthe->bshme", weights, values)
             begin = (now - self.window + 1).clamp(min=0)
-            index = begin[:, None] + torch.arange(self.window)
-            windows = rows[:, index.clamp(max=x.shape[1] - 1).to(x.device)]
+            index = begin[:, None] + torch.arange(-self.context, self.window)
+            windows = rows[:, index.clamp(0, x.shape[1] - 1).to(x.device)]
             newest = (now - begin).expand(len(x), -1)
             out.append(self._decode(windows, newest, self._compressed(means, queries)))
-        return OadOutput(torch.cat(out, 1), None)
+        return _joined(out)
 
-    def init_state(self, batch_size: int = 1) -> TeSTraState:
+    def init_state(self, batch_size: int = 1) -> Any:
         """Return the initial state of a batch of streams."""
         (m, d), like = self.queries.shape, self.head.weight
         shape = (batch_size, self.every, self.num_heads, m)
@@ -178,15 +179,16 @@ class TeSTra(nn.Module):
         means = zeros(*shape, d // self.num_heads, like=like)
         return TeSTraState(zeros(batch_size), rows, zeros(*shape, like=like), means)
 
-    def warmup(self, state: TeSTraState, ago: int = 0) -> tuple[bool, ...]:
+    def warmup(self, state: Any, ago: int = 0) -> tuple[bool, ...]:
         """Return for each stream whether its window was not yet full ``ago`` steps before."""
         return tuple(t - ago < self.window for t in state.steps.tolist())
 
-    def forward_step(self, x: Tensor, state: TeSTraState) -> OadOutput:
+    def forward_step(self, x: Tensor, state: Any) -> OadOutput:
         """Take one feature row [B, C] of every stream, return the output after it."""
-        return OadOutput(self.forward_steps(x[:, None], state).logits[:, 0], None)
+        logits, anticipation = self.forward_steps(x[:, None], state)
+        return OadOutput(logits[:, 0], None if anticipation is None else anticipation[:, 0])
 
-    def forward_steps(self, x: Tensor, state: TeSTraState) -> OadOutput:
+    def forward_steps(self, x: Tensor, state: Any) -> OadOutput:
         """Take T feature rows [B, T, C], return the outputs of T calls of ``forward_step``."""
         rows = torch.cat([F.relu(self.input_projection(x)), F.relu(self.remembered(x))], -1)
         queries, size = self._queries(), self._together(len(x))
@@ -195,7 +197,7 @@ class TeSTra(nn.Module):
             parts = [self._advance(row, state, queries) for row in part.unbind(1)]
             windows, newest, means = (torch.stack(p, 1) for p in zip(*parts, strict=True))
             out.append(self._decode(windows, newest, self._compressed(means, queries)))
-        return OadOutput(torch.cat(out, 1) if out else x.new_zeros(*x.shape[:2], 0), None)
+        return _joined(out) if out else OadOutput(x.new_zeros(*x.shape[:2], 0), None)
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one step for one stream whose window is full."""
@@ -203,38 +205,43 @@ class TeSTra(nn.Module):
 
     @property
     def dense_macs(self) -> int:
-        """Multiply-accumulates of the same output from 512 remembered rows and the window."""
-        return self._macs(_SAMPLES, self.window)
+        """Multiply-accumulates of the same output from all samples (TeSTra: 512) and the window."""
+        return self._macs(self.samples, self.window + self.context)
 
     def _macs(self, remembered: int, projected: int) -> int:
         """Return the operations for so many remembered rows, and rows projected for the window."""
-        (m, d), refined, n = self.queries.shape, len(self.refining), self.window
+        refined, n = len(self.refining), self.window
+        total = self._memory_macs(remembered, projected) + self._layer_macs(1, n, refined + n)
+        total += (len(self.decoder) - 1) * self._layer_macs(n, n, refined + n)
+        return total + self.head.weight.numel()
+
+    def _memory_macs(self, remembered: int, projected: int) -> int:
+        """Return the operations of ``_macs`` up to the memory that windows attend to."""
+        (m, d), refined = self.queries.shape, len(self.refining)
         forward = 2 * self.compress.linear1.weight.numel()
-        width = self.remembered.weight.numel()
+        width = sum(p.numel() for p in self.remembered.parameters() if p.dim() == 2)
         total = (remembered + projected) * width + remembered * (2 * d * d + 2 * m * d)
         total += m * (4 * d * d + 2 * m * d) + m * (2 * d * d + forward)  # queries, compress
+        return total + len(self.refine) * self._layer_macs(refined, refined, m)
 
-        def layer(rows: int, own: int, others: int) -> int:
-            """``rows`` attend to ``own`` rows of theirs, then to ``others``."""
-            products = 2 * rows * (own + others) * d + (4 * rows + 2 * own + 2 * others) * d * d
-            return products + rows * forward
-
-        total += len(self.refine) * layer(refined, refined, m)
-        total += (len(self.decoder) - 1) * layer(n, n, refined + n) + layer(1, n, refined + n)
-        return total + self.head.weight.numel()
+    def _layer_macs(self, rows: int, own: int, others: int) -> int:
+        """Return the operations of ``rows`` that attend to ``own`` of theirs, then ``others``."""
+        d, forward = self.queries.shape[1], 2 * self.compress.linear1.weight.numel()
+        products = 2 * rows * (own + others) * d + (4 * rows + 2 * own + 2 * others) * d * d
+        return products + rows * forward
 
     def _together(self, batch_size: int) -> int:
         """Return how many steps are decoded at once, which bounds memory."""
         return max(1, _ROWS // (batch_size * (self.window + len(self.refining))))
 
-    def _queries(self) -> _Queries:
+    def _queries(self) -> Queries:
         layer, rows = self.compress, self.queries
         own = layer.self_attn(rows, rows, rows, need_weights=False)[0]
         rows = layer.norm1(rows + layer.dropout1(own))
         d, attention = rows.shape[1], layer.multihead_attn
         q = F.linear(rows, attention.in_proj_weight[:d], attention.in_proj_bias[:d])
         q = torch.unflatten(q, 1, (self.num_heads, -1)).transpose(0, 1)
-        return _Queries(rows, q / math.sqrt(q.shape[-1]))
+        return Queries(rows, q / math.sqrt(q.shape[-1]))
 
     def _keys_values(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values [..., h, e] of projected rows [..., d]."""
@@ -251,9 +258,7 @@ class TeSTra(nn.Module):
         ages[:, 0] = ((begin[:, 0] - 1) // self.every).clamp(min=0)
         return ages
 
-    def _advance(
-        self, row: Tensor, state: TeSTraState, queries: _Queries
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _advance(self, row: Tensor, state: Any, queries: Queries) -> tuple[Tensor, Tensor, Tensor]:
         """Take a projected row [B, 2 d] of every stream.
 
         Return its window [B, n, d], the place of the newest row in it, int64 [B], and the means
@@ -282,7 +287,7 @@ class TeSTra(nn.Module):
         windows = state.rows[streams[:, None], index, :d]
         return windows, now - begin, state.means[streams, turn]
 
-    def _compressed(self, means: Tensor, queries: _Queries) -> Tensor:
+    def _compressed(self, means: Tensor, queries: Queries) -> Tensor:
         """Return the memory [B, S, R, d] that windows attend to, for means [B, S, h, M, e]."""
         layer = self.compress
         read = layer.multihead_attn.out_proj(means.transpose(2, 3).flatten(3)).flatten(0, 1)
@@ -290,11 +295,11 @@ class TeSTra(nn.Module):
         memory = self.compress_norm(layer.norm3(y + _feedforward(layer, y)))
         y = self.refining.expand(len(memory), -1, -1)
         for refine in self.refine:
-            y = _layer(cast(nn.TransformerDecoderLayer, refine), y, y, memory)
+            y = attend(cast(nn.TransformerDecoderLayer, refine), y, y, memory)
         refined: Tensor = self.refine_norm(y)
         return torch.unflatten(refined, 0, means.shape[:2])
 
-    def _decode(self, windows: Tensor, newest: Tensor, memory: Tensor) -> Tensor:
+    def _decode(self, windows: Tensor, newest: Tensor, memory: Tensor) -> OadOutput:
         """Return logits [B, S, K] of the newest rows of windows [B, S, n, d]."""
         n, memory = self.window, memory.flatten(0, 1)
         rows = (windows + self.positions).flatten(0, 1)
@@ -305,16 +310,31 @@ class TeSTra(nn.Module):
         *before, last = cast(list[nn.TransformerDecoderLayer], list(self.decoder))
         y = rows
         for layer in before:
-            y = _layer(layer, y, y, seen, later, wide)
+            y = attend(layer, y, y, seen, later, wide)
         heads = torch.arange(len(rows), device=rows.device)
         hidden = later[at].repeat_interleave(self.num_heads, 0)[:, None]
         own, others = hidden, F.pad(hidden, (memory.shape[1], 0))
-        newest_row = _layer(last, y[heads, at][:, None], y, seen, own, others)
+        newest_row = attend(last, y[heads, at][:, None], y, seen, own, others)
         logits = self.head(self.decoder_norm(newest_row[:, 0]))
-        return torch.unflatten(logits, 0, windows.shape[:2])
+        return OadOutput(torch.unflatten(logits, 0, windows.shape[:2]), None)
 
 
-def _layer(
+def decoder_layer(
+    embed_dim: int, num_heads: int, feedforward: int, dropout: float
+) -> nn.TransformerDecoderLayer:
+    """Return a layer of these sizes."""
+    sizes = (embed_dim, num_heads, feedforward, dropout)
+    return nn.TransformerDecoderLayer(*sizes, F.relu, batch_first=True)
+
+
+def _joined(outs: list[OadOutput]) -> OadOutput:
+    """Return the outputs of successive steps as one."""
+    ahead = [out.anticipation for out in outs if out.anticipation is not None]
+    logits = torch.cat([out.logits for out in outs], 1)
+    return OadOutput(logits, torch.cat(ahead, 1) if ahead else None)
+
+
+def attend(
     layer: nn.TransformerDecoderLayer,
     y: Tensor,
     own: Tensor,
@@ -340,7 +360,7 @@ def _feedforward(layer: nn.TransformerDecoderLayer, y: Tensor) -> Tensor:
     return out
 
 
-def _sines(rows: int, width: int) -> Tensor:
+def sines(rows: int, width: int) -> Tensor:
     """Return the positions [rows, width] of Vaswani et al. (2017)."""
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(_PERIOD) / width))
     angles = torch.arange(rows)[:, None] * rates
@@ -350,7 +370,7 @@ def _sines(rows: int, width: int) -> Tensor:
 PAPER = "https://arxiv.org/abs/2209.09236"
 # The authors' settings for THUMOS14: 8 s of window, and a row of each second before it, at 4 rows
 # a second. They are not in the tensors.
-_WIDTH = 1024  # of their networks
+PUBLISHED_WIDTH = 1024  # of their networks
 _PUBLISHED = {
     "num_heads": 16,
     "window": 32,
@@ -363,7 +383,11 @@ _PUBLISHED = {
 @importer(
     "testra",
     summary="TeSTra or LSTR, online action detection",
-    detect=has_tensors("enc_queries.0.weight", "feature_head_long.input_linear.0.weight"),
+    detect=has_tensors(
+        "enc_queries.0.weight",
+        "feature_head_long.input_linear.0.weight",
+        without=("gen_query.weight",),  # CMeRT has it
+    ),
     keys=("num_heads", "window", "memory_every", "memory_decay", "input_width", "num_classes"),
     order=25,
 )
@@ -374,9 +398,28 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
     """
     tensors = foreign.tensors
     d, width = shape_of(tensors, "feature_head_long.input_linear.0.weight", 2)
-    settings.suggest(_PUBLISHED if d == _WIDTH else {"rate_hz": _PUBLISHED["rate_hz"]})
+    settings.suggest(_PUBLISHED if d == PUBLISHED_WIDTH else {"rate_hz": _PUBLISHED["rate_hz"]})
+    arguments = read_sizes(tensors, settings, d, width)
+    arguments["memory_decay"] = settings.require("memory_decay")
+    window = arguments["window"]
+    rules = [
+        *linear("remembered", "feature_head_long.input_linear.0", d, width),
+        *linear("input_projection", "feature_head_work.input_linear.0", d, width),
+        positions_rule(tensors, window, f"window {window}"),
+        *stage_rules(arguments),
+    ]
+    classes = arguments["num_classes"]
+    names = class_names(foreign.args, classes)
+    converted = apply(rules, tensors)
+    return ImportedNetwork("testra", arguments, converted, classes, names, PAPER)
+
+
+def read_sizes(
+    tensors: Mapping[str, Tensor], settings: ImportSettings, d: int, width: int
+) -> dict[str, Any]:
+    """Return the arguments of a network of width d, for rows of ``width`` values."""
     classes = shape_of(tensors, "classifier.weight", 2)[0]
-    arguments: dict[str, Any] = {
+    return {
         "input_width": settings.check("input_width", width),
         "num_classes": settings.check("num_classes", classes),
         "embed_dim": d,
@@ -385,33 +428,32 @@ def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNet
         "window": settings.require("window"),
         "memory": shape_of(tensors, "enc_queries.0.weight", 2)[0],
         "refined": shape_of(tensors, "enc_queries.1.weight", 2)[0],
-        "depth": _layers(tensors, "enc_modules.1"),
-        "decoder_depth": _layers(tensors, "dec_modules"),
+        "depth": count_parts(tensors, "enc_modules.1.layers"),
+        "decoder_depth": count_parts(tensors, "dec_modules.layers"),
         "memory_every": settings.require("memory_every"),
-        "memory_decay": settings.require("memory_decay"),
     }
-    names = class_names(foreign.args, classes)
-    converted = apply(_rules(arguments, tensors), tensors)
-    return ImportedNetwork("testra", arguments, converted, classes, names, PAPER)
 
 
-def _layers(tensors: Mapping[str, Tensor], at: str) -> int:
-    start = f"{at}.layers."
+def count_parts(tensors: Mapping[str, Tensor], at: str) -> int:
+    """Return how many numbered parts there are at a name."""
+    start = f"{at}."
     return len({name[len(start) :].split(".")[0] for name in tensors if name.startswith(start)})
 
 
-def _rules(a: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[TensorRule]:
-    d, ff, window = a["embed_dim"], a["feedforward"], a["window"]
-    width = a["input_width"]
+def positions_rule(tensors: Mapping[str, Tensor], rows: int, what: str) -> TensorRule:
+    """Return the rule of the first rows of the positions; ModelError if there are fewer."""
     table = shape_of(tensors, "pos_encoding.pe", 3)
-    if window > table[0]:
-        raise ModelError(f"window {window}: the checkpoint has positions of {table[0]} rows")
+    if rows > table[0]:
+        raise ModelError(f"{what}: the checkpoint has positions of {table[0]} rows")
+    return TensorRule("positions", ("pos_encoding.pe",), table, lambda pe: pe[0][:rows, 0])
+
+
+def stage_rules(a: Mapping[str, Any]) -> list[TensorRule]:
+    """Return the rules of memory, decoder and classifier of a network with these arguments."""
+    d, feedforward = a["embed_dim"], a["feedforward"]
     rules = [
-        *linear("remembered", "feature_head_long.input_linear.0", d, width),
-        *linear("input_projection", "feature_head_work.input_linear.0", d, width),
         TensorRule("queries", ("enc_queries.0.weight",), (a["memory"], d)),
         TensorRule("refining", ("enc_queries.1.weight",), (a["refined"], d)),
-        TensorRule("positions", ("pos_encoding.pe",), table, lambda pe: pe[0][:window, 0]),
         *norm("compress_norm", "enc_modules.0.norm", d),
         *norm("refine_norm", "enc_modules.1.norm", d),
         *norm("decoder_norm", "dec_modules.norm", d),
@@ -421,14 +463,21 @@ def _rules(a: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[TensorRu
     layers += [(f"refine.{k}", f"enc_modules.1.layers.{k}") for k in range(a["depth"])]
     layers += [(f"decoder.{k}", f"dec_modules.layers.{k}") for k in range(a["decoder_depth"])]
     for ours, theirs in layers:
-        for part in ("self_attn", "multihead_attn"):
-            at, to = f"{theirs}.{part}", f"{ours}.{part}"
-            weight, bias = f"{at}.in_proj_weight", f"{at}.in_proj_bias"
-            rules.append(TensorRule(f"{to}.in_proj_weight", (weight,), (3 * d, d)))
-            rules.append(TensorRule(f"{to}.in_proj_bias", (bias,), (3 * d,)))
-            rules += linear(f"{to}.out_proj", f"{at}.out_proj", d, d)
-        rules += linear(f"{ours}.linear1", f"{theirs}.linear1", ff, d)
-        rules += linear(f"{ours}.linear2", f"{theirs}.linear2", d, ff)
-        for k in (1, 2, 3):
-            rules += norm(f"{ours}.norm{k}", f"{theirs}.norm{k}", d)
+        rules += layer_rules(ours, theirs, d, feedforward)
+    return rules
+
+
+def layer_rules(ours: str, theirs: str, d: int, feedforward: int) -> list[TensorRule]:
+    """Return the rules of a decoder layer of width d."""
+    rules: list[TensorRule] = []
+    for part in ("self_attn", "multihead_attn"):
+        at, to = f"{theirs}.{part}", f"{ours}.{part}"
+        weight, bias = f"{at}.in_proj_weight", f"{at}.in_proj_bias"
+        rules.append(TensorRule(f"{to}.in_proj_weight", (weight,), (3 * d, d)))
+        rules.append(TensorRule(f"{to}.in_proj_bias", (bias,), (3 * d,)))
+        rules += linear(f"{to}.out_proj", f"{at}.out_proj", d, d)
+    rules += linear(f"{ours}.linear1", f"{theirs}.linear1", feedforward, d)
+    rules += linear(f"{ours}.linear2", f"{theirs}.linear2", d, feedforward)
+    for k in (1, 2, 3):
+        rules += norm(f"{ours}.norm{k}", f"{theirs}.norm{k}", d)
     return rules

@@ -11,6 +11,10 @@
   streams; AdamW.
 - TeSTra (Zhao and Krähenbühl, ECCV 2022, released settings): the window and the rows that its
   memory remembers best; Adam. Its authors label all rows of a window, here only the newest is.
+- CMeRT (Pang et al., CVPR 2025, released settings): the window and the rows that its memory may
+  take; cross entropy of the newest row, plus half of that of the anticipated rows; Adam. Its
+  authors label all rows of a window, also before they are refined, and the generated future, and
+  warm the rate up.
 
 Trained step by step, streams of twice the window are labelled at every step whose window is full.
 """
@@ -24,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.models.oad.cmert import CMeRT
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.oad.miniroad import MiniRoad
 from costream.models.oad.testra import TeSTra
@@ -73,6 +78,18 @@ def recipe_of(network: nn.Module) -> Recipe:
             clip=None,
             ignores=False,
             unit=True,
+        )
+    if isinstance(network, CMeRT):
+        return Recipe(
+            *(network.window + network.horizon, 4),
+            ahead=len(network.anticipation_queries),
+            padded=True,
+            batch=32,
+            epochs=16,
+            rate=2e-4,
+            drop=1.0,
+            decay=5e-5,
+            clip=None,
         )
     if isinstance(network, TeSTra):
         return Recipe(

@@ -187,7 +187,7 @@ def is_plain(settings: TrainSettings) -> bool:
 
 def anticipates(network: nn.Module) -> bool:
     """Return whether a network also predicts later steps, which a linear head does not."""
-    return any(name.startswith("anticipation_head.") for name, _ in network.named_parameters())
+    return any(name.startswith("anticipation_") for name, _ in network.named_parameters())
 
 
 @dataclass(frozen=True)

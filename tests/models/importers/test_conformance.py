@@ -28,10 +28,12 @@ from costream.weights_io.importer import IMPORTERS
 from kit import foreign_sound
 from kit.action_nets import small_vivit
 from kit.foreign_actions import (
+    CMERT_SETTINGS,
     DIALECTS,
     TESTRA_SETTINGS,
     MiniRoadModules,
     classifier,
+    drawn_cmert,
     drawn_testra,
     encoder,
     oadtr,
@@ -225,6 +227,13 @@ CASES = {
         drawn_testra,
         "dec_modules.layers.1.norm3.bias",
         TESTRA_SETTINGS,
+        22,
+        published=FOUR_HZ,
+    ),
+    "cmert": Case(
+        drawn_cmert,
+        "gen_layer.layers.1.norm3.bias",
+        CMERT_SETTINGS,
         22,
         published=FOUR_HZ,
     ),
