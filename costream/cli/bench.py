@@ -197,7 +197,8 @@ def ops(as_json: bool) -> None:
     from costream.bench.vivit import action_ops_table
 
     tables = [counts.ops_table(), counts.class_token_ops_table(), counts.parameter_table()]
-    tables += [counts.ratio_ops_table(), skeleton_ops_table(), counts.audio_ops_table()]
+    tables += [counts.memory_ops_table(), counts.ratio_ops_table(), skeleton_ops_table()]
+    tables.append(counts.audio_ops_table())
     tables += [object_ops_table(), threshold_ops_table(), action_ops_table(), video_ops_table()]
     tables += map(nystrom_ops_table, SIZES)
     tables.append(attention_memory_table())

@@ -8,6 +8,8 @@ from functools import cache
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from costream.bench import counts, vivit
 from costream.bench import eventful_counts as eventful
@@ -19,6 +21,7 @@ from costream.bench.video_counts import build_net
 from costream.core.tables import Table
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.eventful.vivit.network import ViViT
+from costream.models.oad.cmert import CMeRT
 from costream.models.video.video3d.network import VideoNet
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import TopTokens
@@ -83,6 +86,27 @@ def test_parameters_are_those_of_the_paper() -> None:
     for row in counts.parameter_table().rows:
         table = 64 * 1.024 if row[2] == "no decoder" else 0
         assert row[4] + table == pytest.approx(row[5], abs=5 if row[0] == "OadTR" else 0.6)
+
+
+def test_parameters_of_cmert_are_those_of_its_authors() -> None:
+    row = {row[0]: row for row in counts.memory_ops_table().rows}["CMeRT"]
+    assert row[3] + 40 * 1024 / 1e6 == pytest.approx(row[4], abs=6e-4)
+
+
+def test_operations_of_a_step_of_cmert_are_those_that_run() -> None:
+    sizes = {"motion_width": 10, "embed_dim": 64, "num_heads": 4, "feedforward": 48, "window": 6}
+    sizes |= {"memory": 7, "refined": 9, "memory_every": 2, "memory_samples": 12, "anticipated": 3}
+    network = CMeRT(30, 5, **sizes, generated=5, refinements=2).eval().requires_grad_(False)
+    state = network.init_state()
+    network.forward_steps(torch.randn(1, 40, 30), state)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its products are not counted
+    try:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            network.forward_step(torch.randn(1, 30), state)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    assert network.count_macs() == counter.get_total_flops() / 2
 
 
 def test_ratios_of_attention_are_those_of_the_paper() -> None:
