@@ -245,7 +245,9 @@ _MAX_LINES = {"model": 2, "knows": 3, "limits": 4, "licence": 2}
 # What a model with a frontend takes; the other frontends are of video.
 _TAKES = {"joints": "skeletons", "audiovisual": "video, sound"}
 _TAKES |= dict.fromkeys(("text", "tokenizer"), "text")
-_TAKES |= dict.fromkeys(("audio", "efficientat", "efficientat-mel", "vggish", "logmel"), "sound")
+_TAKES |= dict.fromkeys(
+    ("audio", "efficientat", "efficientat-mel", "joined-audio", "vggish", "logmel"), "sound"
+)
 
 
 def _summary(card: Card) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Several networks that share a frontend, which is computed once."""
+"""Several networks that share a frontend, or a part of one, which is computed once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from costream.core.errors import ModelError
+from costream.models.audio.joined import JoinedSound
 from costream.models.base import ModelHead
 from costream.models.streaming import StreamingModel
 from costream.nn.state import State
@@ -31,13 +32,19 @@ class JointState(State):
 
 
 class JointNetwork(nn.Module):
-    """Networks that take the same tokens, in parallel; see ``models.base.Network``."""
+    """Networks that take the same tokens, in parallel; see ``models.base.Network``.
+
+    ``columns``: of the tokens, which each network takes; default: all.
+    """
 
     delay = 0
 
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, networks: Sequence[nn.Module], columns: Sequence[slice] | None = None
+    ) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
+        self.columns = tuple(columns or (slice(None),) * len(networks))
         self.window = max(int(cast(Any, n).window) for n in networks)
 
     @property
@@ -65,13 +72,15 @@ class JointNetwork(nn.Module):
 
     def forward_step(self, x: Tensor, state: JointState) -> JointOutput:
         """Take one token [B, D] of every stream, return the logits of all networks."""
-        parts = zip(self._parts, state.parts, strict=True)
-        return JointOutput(torch.cat([n.forward_step(x, s).logits for n, s in parts], -1))
+        parts = zip(self._parts, state.parts, self.columns, strict=True)
+        each = [n.forward_step(x[..., own], s).logits for n, s, own in parts]
+        return JointOutput(torch.cat(each, -1))
 
     def forward_steps(self, x: Tensor, state: JointState) -> JointOutput:
         """Take T tokens [B, T, D] of every stream, return the logits of all networks."""
-        parts = zip(self._parts, state.parts, strict=True)
-        return JointOutput(torch.cat([n.forward_steps(x, s).logits for n, s in parts], -1))
+        parts = zip(self._parts, state.parts, self.columns, strict=True)
+        each = [n.forward_steps(x[..., own], s).logits for n, s, own in parts]
+        return JointOutput(torch.cat(each, -1))
 
     @property
     def _parts(self) -> Sequence[Any]:
@@ -81,21 +90,26 @@ class JointNetwork(nn.Module):
 def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
     """Return one model with the heads of several models of sound that have the same frontend.
 
-    Its card is that of the first model with the labels of all, which may repeat. Raises ModelError
-    if the frontends differ or a model is named twice.
+    A frontend may also be a part of that of another model (``JoinedSound``). The card is that of
+    the first model with the labels of all, which may repeat. Raises ModelError if the frontends
+    differ or a model is named twice.
     """
     first = models[0]
     names = [model.info.card.name for model in models]
     joined = ",".join(names)
     if len(set(names)) < len(names):
         raise ModelError("a model is named twice", where=joined)
-    for model in models[1:]:
-        if not _same_frontend(first, model):
+    whole = max(models, key=lambda model: len(_frontends(model)))
+    columns = []
+    for model in models:
+        found = _columns(whole, model)
+        if found is None:
             raise ModelError(
-                f"{model.info.card.name} does not share the frontend of {first.info.card.name}",
+                f"{model.info.card.name} does not share the frontend of {whole.info.card.name}",
                 where=joined,
                 hint="run them one after another, with different output folders",
             )
+        columns.append(found)
     heads, begin = [], 0
     for model in models:
         end = begin + len(model.info.card.labels)
@@ -109,10 +123,12 @@ def combine_models(models: Sequence[StreamingModel]) -> StreamingModel:
             name=joined,
             labels=labels,
             background=None,
+            frontend=whole.info.card.frontend,
+            frontend_arguments=whole.info.card.frontend_arguments,
             **terms_of(model.info.card for model in models),
         ),
-        JointNetwork([model.network for model in models]),
-        first.frontend,
+        JointNetwork([model.network for model in models], columns),
+        whole.frontend,
         weights_sha256=",".join(model.info.weights_sha256 for model in models),
         heads=heads,
         device=str(first.device),
@@ -135,13 +151,38 @@ def _share_memory(networks: Sequence[nn.Module]) -> None:
         earlier.append(tensors)
 
 
-def _same_frontend(a: StreamingModel, b: StreamingModel) -> bool:
-    if (a.info.card.frontend, a.info.card.rate_hz) != (b.info.card.frontend, b.info.card.rate_hz):
-        return False
-    if (
-        a.info.card.frontend is None
-        or a.info.card.frontend_arguments != b.info.card.frontend_arguments
-    ):
-        return False
-    one, two = a.frontend.state_dict(), b.frontend.state_dict()
+class _Tokens(NamedTuple):
+    """A frontend, or a part of one, and which columns of the tokens are its."""
+
+    about: tuple[str | None, dict[str, Any]]  # its name and arguments
+    module: nn.Module
+    columns: slice
+
+
+def _frontends(model: StreamingModel) -> list[_Tokens]:
+    """Return the frontend of a model, and its parts."""
+    card, module = model.info.card, model.frontend
+    found = [_Tokens((card.frontend, card.frontend_arguments), module, slice(None))]
+    if isinstance(module, JoinedSound):
+        arguments = card.frontend_arguments["parts"]
+        found += [
+            _Tokens((name, arguments[name]), module.parts[name], columns)
+            for name, columns in module.columns().items()
+        ]
+    return found
+
+
+def _columns(whole: StreamingModel, model: StreamingModel) -> slice | None:
+    """Return the columns of the tokens of ``whole`` that are those of a model; None: none are."""
+    own = _frontends(model)[0]
+    if own.module is None or whole.info.card.rate_hz != model.info.card.rate_hz:
+        return None
+    for found in _frontends(whole):
+        if found.about == own.about and _equal(found.module, own.module):
+            return found.columns
+    return None
+
+
+def _equal(a: nn.Module, b: nn.Module) -> bool:
+    one, two = a.state_dict(), b.state_dict()
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)

@@ -111,12 +111,17 @@ class Options(
                 values[name] = value
         return values
 
-    def timeline(self, card: Card) -> Timeline:
-        """Return the card's timeline with this run's overrides."""
+    def timeline(self, card: Card, length_s: float | None = None) -> Timeline:
+        """Return the card's timeline with this run's overrides.
+
+        ``length_s``: length of the data to be processed; None: unknown.
+        """
         timeline = card.timeline
         if self.threshold is not None:
             # The card's lower bound belongs to the card's threshold.
-            timeline = replace(timeline, threshold=self.threshold, low=None, thresholds={})
+            own = replace(timeline, threshold=self.threshold, low=None, thresholds={})
+            timeline = replace(own, short=None)
+        timeline = timeline.of_length(length_s)
         if self.min_length_s is not None:
             timeline = replace(timeline, min_length_s=self.min_length_s)
         if self.min_gap_s is not None:

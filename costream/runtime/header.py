@@ -31,9 +31,7 @@ def make_header(
     """
     card = model.info.card
     scale = card.rate_hz / rate_hz
-    end = options.end_s if info.duration_s is None else info.duration_s
-    if options.end_s is not None and end is not None:
-        end = min(end, options.end_s)
+    length_s = length_of(info, options)
     return Header(
         version=code_version(),
         model=card.name,
@@ -44,13 +42,13 @@ def make_header(
         delay_s=card.delay_s * scale,
         source=info.uri,
         kind=info.kind,
-        duration_s=None if end is None else max(0.0, end - options.start_s),
+        duration_s=length_s,
         options={
             "start_s": options.start_s,
             "end_s": options.end_s,
             "top_k": options.top_k,
             "wait": options.wait,
-            "timeline": options.timeline(card),
+            "timeline": options.timeline(card, length_s),
             "temperature": card.temperature,
             **({} if card.familiarity is None else {"familiar": card.familiarity.limit}),
             **_hints(head.card.familiarity for head, _ in timelines),
@@ -67,6 +65,14 @@ def make_header(
         persons=persons,
         frame_rate_hz=info.rate_hz if info.kind == "video" else None,
     )
+
+
+def length_of(info: SourceInfo, options: Options) -> float | None:
+    """Return the length to be processed of a source, in seconds; None: unknown."""
+    end = options.end_s if info.duration_s is None else info.duration_s
+    if options.end_s is not None and end is not None:
+        end = min(end, options.end_s)
+    return None if end is None else max(0.0, end - options.start_s)
 
 
 def _hints(cards: Iterable[Familiarity | None]) -> dict[str, str]:

@@ -37,7 +37,7 @@ from costream.models.persons import PersonsModel
 from costream.options.options import Options
 from costream.runtime.alerts.snapshots import Scene
 from costream.runtime.counters import StreamCounters, is_unfamiliar
-from costream.runtime.header import make_header
+from costream.runtime.header import length_of, make_header
 from costream.runtime.joints import MOST
 from costream.runtime.levels import LevelMeter
 from costream.runtime.persons import PersonScores
@@ -138,7 +138,7 @@ class StreamRecorder:
         # times.
         rate_hz = None if info.kind == "skeleton" else self.options.rate_hz
         self.rate_hz = rate_hz or self.model.info.card.rate_hz
-        self.timelines.open(self.rate_hz)
+        self.timelines.open(self.rate_hz, length_of(info, self.options))
         header = make_header(
             self.model,
             self.options,

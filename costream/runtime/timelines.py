@@ -65,12 +65,13 @@ class StreamTimelines:
         self.rows: list[TimelineRow] = []
         self._nobody: list[HeadTimeline] = []  # shown while no person is there
 
-    def open(self, rate_hz: float) -> None:
-        """Make the timelines, which are empty; ``rate_hz``: steps per second.
+    def open(self, rate_hz: float, length_s: float | None = None) -> None:
+        """Make the timelines, which are empty.
 
+        ``rate_hz``: steps per second. ``length_s``: of the data to be processed; None: unknown.
         Raises UsageError for settings that contradict each other.
         """
-        self._rate_hz = rate_hz
+        self._rate_hz, self._length_s = rate_hz, length_s
         self.stream = self._new(self._stream_heads)
         self._nobody = self._new(self._person_heads)
         self._list_rows()
@@ -146,7 +147,7 @@ class StreamTimelines:
         several, out = len(self._info.heads) > 1, []
         for head in heads:
             name = head.card.name if several else None
-            timeline = self._options.timeline(head.card)
+            timeline = self._options.timeline(head.card, self._length_s)
             segmenter = _segmenter(self._info, head, timeline, self._rate_hz, self.only)
             out.append(HeadTimeline(head, name, timeline, segmenter, person))
         return out

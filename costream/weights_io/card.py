@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from costream.core.declared import (
@@ -27,6 +27,9 @@ LicenceClass: TypeAlias = Literal["free", "non-commercial", "research"]
 UNTRAINED = "nothing, random weights"  # how ``trained_on`` begins for untrained weights
 
 
+SHORT_S = 1.0  # shorter recordings have thresholds of their own
+
+
 @dataclass(frozen=True)
 class Timeline(Thresholds):
     """Settings for turning per-step probabilities into segments (``runtime/segments.py``)."""
@@ -38,6 +41,19 @@ class Timeline(Thresholds):
     thresholds: dict[str, Probability] = field(default_factory=dict)  # of single labels
     smooth_s: NotNegative = 0.0  # time constant of ``hysteresis.Smoother``; 0: no smoothing
     presence_s: NotNegative = 0.0  # of the average that has to reach the threshold: 1 - background
+    short: Probability | None = (
+        None  # threshold for all of data shorter than SHORT_S; None: as it is
+    )
+
+    def of_length(self, length_s: float | None) -> Timeline:
+        """Return the settings for data of this length; None: unknown.
+
+        Labels with thresholds of their own keep them.
+        """
+        if self.short is None or length_s is None or length_s >= SHORT_S:
+            return self
+        low = None if self.low is None else min(self.low, self.short)
+        return replace(self, threshold=self.short, low=low, short=None)
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,20 @@ def test_boxes_and_scores_of_a_picture_agree(end, whole, tmp_path):
             "efficientat",
             {"width": 0.1, "hop_frames": 25, "window_frames": 100, "sample_rate_hz": 16_000},
         ),
+        (
+            "joined-audio",
+            {
+                "parts": {
+                    "audio": {"token_width": 12, "widths": (4,) * 7, "feature_width": 8},
+                    "efficientat": {
+                        "width": 0.1,
+                        "hop_frames": 25,
+                        "window_frames": 100,
+                        "sample_rate_hz": 16_000,
+                    },
+                }
+            },
+        ),
     ],
 )
 def test_frontends_of_sound_agree(name, options, tmp_path):

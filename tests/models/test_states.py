@@ -188,7 +188,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "testra": (lambda: TeSTra(10, 5, memory=3, refined=4, **TRANSFORMER), (10,)),
     "cmert": (lambda: CMeRT(10, 5, memory=3, memory_samples=3, **TRANSFORMER), (10,)),
     "cotrans": (lambda: load_model("cotrans").network, (128,)),
-    "joint": (lambda: load_model("cotrans,cosounds").network, (128,)),
+    "joint": (lambda: load_model("cotrans,cosounds").network, (512,)),
     "stgcn": (lambda: small_net("stgcn"), (2, 5, 2)),
     **{
         form: (partial(small_net, form), (2, 5, 2))
@@ -199,6 +199,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "logmel": (lambda: load_frontend("logmel", hop_frames=5), (800,)),
     "efficientat-mel": (lambda: load_frontend("efficientat-mel", hop_frames=5), (1600,)),
     "efficientat": (lambda: EfficientAt(4, 0.1, 25, 100), (25, 128)),
+    "joined-audio": (lambda: load_model("cosounds").frontend, (4000,)),
     "linear": (lambda: LinearClassifier(10, 3, 4), (10,)),
     "efficientnet-lite": (lambda: EfficientNetLite(0.25, 1, 32), (3, 32, 32)),
     "moving-part": (

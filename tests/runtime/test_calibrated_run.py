@@ -132,6 +132,30 @@ def test_the_header_says_what_was_in_force(shipped: StreamingModel) -> None:
     assert overridden.smooth_s == 0.5
 
 
+@pytest.mark.parametrize(
+    ("length_s", "options", "threshold"),
+    [
+        *((0.9, {}, 0.3), (1.0, {}, 0.8), (None, {}, 0.8), (9.0, {"end_s": 0.5}, 0.3)),
+        *((9.0, {"start_s": 8.5}, 0.3), (0.9, {"threshold": 0.7}, 0.7)),
+    ],
+)
+def test_short_recordings_go_by_a_threshold_of_their_own(
+    shipped: StreamingModel, length_s: float | None, options: dict[str, Any], threshold: float
+) -> None:
+    timeline = Timeline(0.8, low=0.5, thresholds={"fall": 0.9}, short=0.3)
+    kept, model = RecordSink(), with_card(shipped, timeline=timeline)
+    track = StreamRecorder(model, Options(**options), [kept])
+    track.open(replace(INFO, duration_s=length_s))
+    used = kept.header.options["timeline"]
+    (entry,) = track.timelines.current
+    assert entry.timeline == used
+    assert used.threshold == threshold
+    assert used.threshold_of("fall") == (0.7 if "threshold" in options else 0.9)
+    scores = np.array([0.35 * (label == "walk") for label in model.info.card.labels])
+    entry.segmenter.push(0.0, scores)
+    assert entry.segmenter.label == ("walk" if threshold == 0.3 else None)
+
+
 def test_each_head_goes_by_its_own(shipped: StreamingModel) -> None:
     sounds = [load_model(name, device="cpu") for name in ("cotrans", "cosounds")]
     about: list[dict[str, Any]] = [

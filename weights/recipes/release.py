@@ -77,7 +77,7 @@ SAMPLES = {
     "eventful-vitdet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
 }
 # Weights whose frontend is that of others in the same folder, where its tensors are stored.
-SHARED = {"cooadtr-b2": "cooadtr", "oadtr": "cooadtr", "cotrans": "cosounds"}
+SHARED = {"cooadtr-b2": "cooadtr", "oadtr": "cooadtr"}
 
 
 def complete(path: Path, folder: Path | None = None) -> Card:

@@ -10,6 +10,7 @@ from torch import nn
 
 from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.audio.efficientat import PREEMPHASIS, SCALE, SHIFT, EfficientAtFeatures
+from costream.models.audio.joined import JoinedSound
 from costream.models.audio.mel import LogMel
 from costream.models.exporting.convolutional import add_tagger
 from costream.models.exporting.graph import StepGraph
@@ -24,6 +25,8 @@ def why_not_frontend(frontend: nn.Module | None) -> str:
     """Return why the step of a frontend is not exported; '' if it is."""
     if frontend is None:
         return "it has no frontend"
+    if isinstance(frontend, JoinedSound):
+        return next(filter(None, map(why_not_frontend, frontend.each())), "")
     known = ContinualAudioNet | EfficientAtFeatures | TemporalDifferenceNet | CentreCrop
     if not isinstance(frontend, known):
         return "only the frontends audio, efficientat and tdn, and crops are"
@@ -45,6 +48,13 @@ def add_frontend(graph: StepGraph, frontend: Any) -> str:
         return _sound(graph, frontend)
     if isinstance(frontend, EfficientAtFeatures):
         return _tagged(graph, frontend)
+    if isinstance(frontend, JoinedSound):
+        tokens = []
+        for name, part in zip(frontend.parts, frontend.each(), strict=True):
+            graph.prefix = f"{name}_"  # of what each keeps
+            tokens.append(add_frontend(graph, part))
+        graph.prefix = ""
+        return graph.add("Concat", *tokens, axis=1)
     return _picture(graph, frontend)
 
 

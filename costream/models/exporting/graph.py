@@ -56,6 +56,7 @@ class StepGraph:
         self.operations: list[_Operation] = []
         self.constants: dict[str, npt.NDArray[Any]] = {}
         self.facts: dict[str, Any] = {}  # of the network, for those who run the step
+        self.prefix = ""  # of the names of what is kept
         self._before, self._count = "", 0
         self._names: dict[tuple[Any, ...], str] = {}  # of constants: those that are equal are one
 
@@ -93,6 +94,7 @@ class StepGraph:
         ``shape``: of the state, which is initially zeros or, with ``start``, that value. The
         ``size`` oldest values leave it. Where ``when``, a value bool [1], is false, it stays.
         """
+        name = self.prefix + name
         before = self.input(name, shape)
         if start:
             first = self.add("Equal", self.steps_before(), self.whole([0]))

@@ -28,6 +28,7 @@ from kit.tsn_nets import SMALL as SMALL_TSN
 
 TDN = {"box": (32, 24), "lags": (1, 3), "widths": (8, 8, 8, 8)}
 AUDIO = {"token_width": 16, "widths": (4,) * 7, "feature_width": 8}
+FEATURES = {"width": 0.1, "hop_frames": 25, "window_frames": 100, "sample_rate_hz": 16_000}
 MOVINET = {
     "size": 32,
     "stem": 8,
@@ -53,6 +54,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "moving-part": ({"width": 0.25, "size": 32}, (3, 64, 64)),
     "efficientat": ({"width": 0.1, "hop_frames": 25, "window_frames": 100}, (8000,)),
     "efficientat-mel": ({"hop_frames": 25}, (8000,)),
+    "joined-audio": ({"parts": {"audio": AUDIO, "efficientat": FEATURES}}, (4000,)),
     "text": ({"token_width": 8, "buckets": 99}, (38,)),
     "tokenizer": ({"token_width": 8, "vocabulary": 98}, (1,)),
 }
@@ -253,6 +255,10 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("efficientat-mel", {"hop_frames": 0}, "not positive"),
     ("efficientnet-lite", {"size": 0}, "must be positive"),
     ("audiovisual", {"video": "audio", "audio": "tdn"}, "not a video and an audio frontend"),
+    *(
+        ("joined-audio", {"parts": parts}, "are not several audio frontends with the same blocks")
+        for parts in ({"audio": AUDIO}, {"audio": AUDIO, "efficientat": {}}, {"tdn": {}, "tsn": {}})
+    ),
     *(
         ("joints", {"layout": "body-15", **options}, "does not take these arguments")
         for options in (

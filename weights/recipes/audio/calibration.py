@@ -102,7 +102,7 @@ def calibrated(
     ``noises``: tokens of made-up sounds. The threshold is that with the most clips of
     ``validation`` whose label the timeline shows, less those for which it shows another.
     """
-    card = replace(card, temperature=best_temperature([_predictions(head, *streams)]))
+    card = replace(card, temperature=best_temperature([stream_predictions(head, *streams)]))
     if OTHER not in card.labels:
         return card  # there are too few songs to choose a threshold
     labelled = validation.select([label_of(c) is not None for c in validation.clips])
@@ -199,7 +199,8 @@ def _of_genres(card: Card, head: nn.Module, test: Held) -> str:
     return f"Accuracy {', '.join(parts)}. {quiet} {told['empty']:.3f}."
 
 
-def _predictions(head: nn.Module, tokens: Tensor, targets: Tensor) -> list[StreamPredictions]:
+def stream_predictions(head: nn.Module, tokens: Tensor, targets: Tensor) -> list[StreamPredictions]:
+    """Return what a model says of streams [N, T, D] with targets [N, T, K]."""
     out = []
     with torch.inference_mode():
         for rows, target in zip(tokens, targets, strict=True):

@@ -28,6 +28,8 @@ _FLOOR = 1e-7  # of their power, see LogMel
 _LOW_HZ, _HIGH_HZ = (40.0, 400.0), (2500.0, 7500.0)  # limits of a narrow band
 _NOISE_DB = (6.0, 25.0)  # level of a background below the main sound
 _ROOM_S, _DIRECT_DB = (0.15, 0.9), (-6.0, 12.0)  # reverberation time; direct to reverberant sound
+# Recordings that are cut short: their lengths, least part of the loudest one's energy, levels.
+_CUTS_S, _LOUD, _CUT_DB = (0.25, 0.5, 0.75, 1.0), 0.3, (-15.0, 5.0)
 # Shares of drawing from some sets and labels; the rest is drawn from all others.
 SHARES = {"GTZAN": 0.2, "UrbanSound8K": 0.15, "speech": 0.12}
 _REST = "others"
@@ -104,6 +106,12 @@ class PieceSampler:
             waves[k] = gain(rng.uniform(*_LEVELS_DB)) * wave
         return Batch(*map(torch.from_numpy, (waves, sounds, genres)))
 
+    def rest(self, rng: np.random.Generator, steps: int) -> Batch:
+        """Return a piece of ``steps`` steps in which nothing is heard."""
+        wave = torch.from_numpy(quiet(rng, steps * BLOCK)).float()
+        told = (torch.from_numpy(row) for row in (self._silence, self._no_music))
+        return Batch(*(row[None] for row in (wave, *told)))
+
     def _background(self, rng: np.random.Generator, steps: int) -> Wave:
         if rng.random() < 0.4:
             return made_up(rng, steps * BLOCK)
@@ -151,6 +159,20 @@ def cut(samples: npt.NDArray[np.int16], seconds: float) -> npt.NDArray[np.int16]
     energy = np.append(0.0, np.cumsum(np.square(samples, dtype=np.float64)))
     begin = int((energy[size:] - energy[:-size]).argmax()) if len(samples) > size else 0
     return samples[begin : begin + size]
+
+
+def cut_short(clip: SoundClip, rng: np.random.Generator) -> SoundClip:
+    """Return up to a second of a recording from where it is loud, at another level."""
+    size = round(float(rng.choice(_CUTS_S)) * SAMPLE_RATE_HZ)
+    samples = clip.samples
+    if len(samples) > size:
+        energy = np.append(0.0, np.cumsum(np.square(samples, dtype=np.float64)))
+        within = energy[size:] - energy[:-size]
+        loud = np.flatnonzero(within >= _LOUD * within.max())
+        begin = int(within.argmax()) if rng.random() < 0.5 else int(rng.choice(loud))
+        samples = samples[begin : begin + size]
+    wave = samples.astype(np.float32) * gain(rng.uniform(*_CUT_DB))
+    return replace(clip, samples=wave.clip(-32768, 32767).astype(np.int16))
 
 
 def balance(clips: Sequence[SoundClip], shares: Mapping[str, float]) -> list[float]:

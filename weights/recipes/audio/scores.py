@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from costream.evaluation.clips import sequence_scores
 from costream.labels.recording import SILENCE
-from costream.models.audio.audio_net import ContinualAudioNet
 from costream.runtime.segments import Segmenter
 from costream.training.audio.audio_reader import SAMPLE_RATE_HZ
 from costream.weights_io.card import Timeline
@@ -30,11 +29,11 @@ _SPOKEN = ("crowd", "children playing", "laughter", SPEECH)  # labels of clips w
 
 
 @torch.inference_mode()
-def clip_tokens(backbone: ContinualAudioNet, clips: Sequence[SoundClip]) -> list[Tensor]:
+def clip_tokens(frontend: nn.Module, clips: Sequence[SoundClip]) -> list[Tensor]:
     """Return the tokens [T, D] of the blocks of each clip, as computed by ``costream listen``."""
-    backbone.eval()
+    frontend.eval()
     blocks = (torch.from_numpy(clip.blocks(BLOCK)) for clip in clips)
-    return [backbone(rows[None].float() / 32768)[0] for rows in blocks]
+    return [frontend(rows[None].float() / 32768)[0] for rows in blocks]
 
 
 @torch.inference_mode()

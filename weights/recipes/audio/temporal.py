@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio.audio_reader import gain
 from costream.training.optim import Optimizer, Schedule
@@ -40,6 +39,8 @@ class TemporalRecipe:
 
 STREAM_STEPS = 160  # length of a stream: longer than the models' window
 _PIECES = (6, 40)  # range of a sound's steps in a stream
+# Pieces of a second or less, and the quiet after them, in steps.
+_SHORT_PIECES, _RESTS = (1, 5), (3, 9)
 _NOISE = 20 * BLOCK  # samples of a made-up sound
 _LAG = 2  # steps after which a token covers more of the new sound than of the last
 _CLIP_STEPS = 48  # of a recording, from its beginning
@@ -56,32 +57,46 @@ class Bank:
 
 
 @torch.no_grad()
-def made_up_tokens(backbone: ContinualAudioNet, count: int, seed: int) -> list[Tensor]:
+def made_up_tokens(frontend: nn.Module, count: int, seed: int) -> list[Tensor]:
     """Return the tokens [T, D] of ``count`` made-up sounds of no label, at random levels."""
     rng = np.random.default_rng(seed)
     waves = (gain(rng.uniform(-40, -10)) * made_up(rng, _NOISE) for _ in range(count))
-    return [backbone(torch.from_numpy(wave)[None].float())[0] for wave in waves]
+    return [frontend(torch.from_numpy(wave)[None].float())[0] for wave in waves]
 
 
 @torch.no_grad()
-def token_bank(backbone: ContinualAudioNet, supply: PieceSampler, streams: int, seed: int) -> Bank:
-    """Return streams of directly consecutive augmented pieces."""
+def token_bank(
+    frontend: nn.Module, supply: PieceSampler, streams: int, seed: int, short: float = 0.0
+) -> Bank:
+    """Return streams of directly consecutive augmented pieces.
+
+    ``short``: share of them that are of a second or less, and followed by quiet.
+    """
     rng = np.random.default_rng(seed)
-    backbone.eval()
+    frontend.eval()
     parts: list[tuple[Tensor, ...]] = []
     bar = tqdm(range(streams), desc="streams", file=sys.stderr, disable=None, leave=False)
     for _ in bar:
         lengths: list[int] = []
+        rests: list[bool] = []
         while sum(lengths) < STREAM_STEPS:
-            lengths.append(int(rng.integers(*_PIECES)))
-        pieces = [supply.batch(1, rng, length) for length in lengths]
-        waves = torch.cat([piece.waves[0] for piece in pieces])
-        tokens = backbone(waves[None, : STREAM_STEPS * BLOCK])[0]
-        repeats = torch.tensor(lengths)
-        targets = [
-            _later(torch.cat(rows).repeat_interleave(repeats, 0)[:STREAM_STEPS])
-            for rows in ([p.sounds for p in pieces], [p.genres for p in pieces])
+            is_short = bool(short) and rng.random() < short
+            lengths.append(int(rng.integers(*(_SHORT_PIECES if is_short else _PIECES))))
+            rests.append(False)
+            if is_short:
+                lengths.append(int(rng.integers(*_RESTS)))
+                rests.append(True)
+        pieces = [
+            supply.rest(rng, length) if quiet else supply.batch(1, rng, length)
+            for length, quiet in zip(lengths, rests, strict=True)
         ]
+        waves = torch.cat([piece.waves[0] for piece in pieces])
+        tokens = frontend(waves[None, : STREAM_STEPS * BLOCK])[0]
+        told = _told(lengths, rests)
+        targets = (
+            torch.cat(rows)[told]
+            for rows in ([p.sounds for p in pieces], [p.genres for p in pieces])
+        )
         parts.append((tokens, *targets))
     return Bank(*(torch.stack(column) for column in zip(*parts, strict=True)))
 
@@ -121,6 +136,14 @@ class Recordings:
             targets[row, : len(own)] = told * heard[:, None]
         drawn = np.array(balance([clips[k] for k in known], shares))
         return cls(room, targets, drawn / drawn.sum())
+
+    def joined(self, other: Recordings, share: float) -> Recordings:
+        """Return the recordings of both, of which the others have this share."""
+        return Recordings(
+            torch.cat([self.tokens, other.tokens]),
+            torch.cat([self.targets, other.targets]),
+            np.concatenate([(1 - share) * self.shares, share * other.shares]),
+        )
 
 
 Given: TypeAlias = tuple[tuple[Tensor, Tensor], Recordings, Adviser]  # training data of a model
@@ -205,6 +228,12 @@ def _mixed(tokens: Tensor, targets: Tensor, rng: np.random.Generator) -> tuple[T
     return tokens, targets * known
 
 
-def _later(targets: Tensor) -> Tensor:
-    """Return the targets [T, K], delayed by the lag with which tokens show a change."""
-    return torch.cat([targets[:1].expand(_LAG, -1), targets[:-_LAG]])
+def _told(lengths: Sequence[int], rests: Sequence[bool]) -> Tensor:
+    """Return the piece that each step of a stream is told of, int64 [T].
+
+    A change is told after the lag with which tokens show it, but at once after quiet.
+    """
+    place = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[:STREAM_STEPS]
+    earlier = torch.cat([place[:1].expand(_LAG), place[:-_LAG]])
+    quiet = torch.tensor(list(rests))
+    return torch.where(quiet[earlier] & ~quiet[place], place, earlier)

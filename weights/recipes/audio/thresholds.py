@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from costream.models.audio.audio_net import ContinualAudioNet
 from costream.models.build import build
 from costream.runtime.segments import Segmenter
 from costream.training.audio.audio_reader import SAMPLE_RATE_HZ
@@ -37,14 +34,15 @@ from weights.recipes.common import RESEARCH, carry_out, parser
 
 # Labels that alarm people.
 STRICT = ("baby cry", "glass breaking", "gun shot", "scream", "siren")
-_LEVELS = (0.6, 0.7, 0.8, 0.9)
+_LEVELS = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
+_SPARE = 2  # levels between false alarms of a label of STRICT and its threshold
 _LEAST_S = (0.5, 0.75)  # length of a segment
 _LOW = 0.5  # a segment lasts while its label is more probable than all others together
 _SPEECH = 0.6  # words are short, and nothing else is taken for speech
-_EQUAL = 0.01  # of two thresholds that differ by less in worth, the one that shows more
-# Share of sounds with none of the labels among new ones: 33 of 209 from elsewhere.
-_OUTSIDE = 0.16
 _SHORT_S = (0.3, 0.5, 0.9)
+_SHORT_LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7)  # thresholds of recordings of less than a second
+# Largest shares of clips with a wrong label, and of sounds without a label with any.
+_MOST_WRONG, _MOST_LABELLED = 0.1, 0.2
 _NOTE = "The timeline shows"  # the sentences of the card from here on are replaced
 _NEXT = "Speech is the best"
 _SET = "UrbanSound8K"  # its labels are confused with one another
@@ -70,7 +68,8 @@ class Heard:
     def shown(self, card: Card, timeline: Timeline) -> set[str]:
         """Return the labels of its timeline, as ``costream listen`` shows them."""
         end_s = len(self.clip.samples) / SAMPLE_RATE_HZ
-        segmenter = Segmenter(card.labels, timeline, RATE_HZ, card.delay_s, ahead=True)
+        line = timeline.of_length(end_s)
+        segmenter = Segmenter(card.labels, line, RATE_HZ, card.delay_s, ahead=True)
         segmenter.begin(0.0)
         found = [s for k, row in enumerate(self.rows, 1) for s in segmenter.push(k / RATE_HZ, row)]
         return {s.label for s in (*found, *segmenter.finish(end_s, end_s))} - {*QUIET}
@@ -87,7 +86,8 @@ class Network:
     def __init__(self, stored: Weights) -> None:
         self._card = stored.card
         head, frontend = build(stored.card, stored.tensors)
-        self._head, self._frontend = head.float().eval(), cast(ContinualAudioNet, frontend).float()
+        assert frontend is not None
+        self._head, self._frontend = head.float().eval(), frontend.float()
 
     def hear(self, clips: Sequence[SoundClip]) -> list[Heard]:
         """Return the clips with the probabilities of their steps."""
@@ -106,16 +106,15 @@ class Shares:
     clips: int
 
 
-def count(heard: Sequence[Heard], shown: Sequence[set[str]], by_label: bool = False) -> Shares:
-    """Return the shares of clips that have a label; ``by_label``: the mean over labels."""
-    rows = defaultdict(list)
-    for one, found in zip(heard, shown, strict=True):
-        if one.label not in (None, *QUIET):
-            seen = (one.label in found, bool(found - {one.label}), not found)
-            rows[one.label if by_label else ""].append(seen)
-    means = np.mean([np.mean(group, 0) for group in rows.values()], 0)
-    right, wrong, nothing = means.tolist()
-    return Shares(right, wrong, nothing, sum(map(len, rows.values())))
+def count(heard: Sequence[Heard], shown: Sequence[set[str]]) -> Shares:
+    """Return the shares of clips that have a label."""
+    rows = [
+        (one.label in found, bool(found - {one.label}), not found)
+        for one, found in zip(heard, shown, strict=True)
+        if one.label not in (None, *QUIET)
+    ]
+    right, wrong, nothing = np.mean(rows, 0).tolist()
+    return Shares(right, wrong, nothing, len(rows))
 
 
 def labelled(heard: Sequence[Heard], shown: Sequence[set[str]]) -> tuple[int, int]:
@@ -131,32 +130,36 @@ def alarms(heard: Sequence[Heard], shown: Sequence[set[str]], name: str) -> tupl
     return sum(right), len(right), sum(wrong), len(wrong)
 
 
-def choose(heard: Sequence[Heard], card: Card) -> Timeline:
-    """Return the timeline that is worth most: right labels less wrong ones.
+def choose(heard: Sequence[Heard], card: Card, short: Sequence[Heard] = ()) -> Timeline:
+    """Return the timeline that shows most of those with few mistakes, else that with fewest.
 
-    All labels count alike, and sounds without a label as often as they are met. A label of STRICT
-    has the lowest threshold from this one on without a false alarm, at most the highest.
+    A label of STRICT has a threshold well above those with a false alarm, at most the highest.
+    ``short``: clips cut to less than a second, which have a threshold of their own.
     """
 
     def at(level: float, least_s: float, **own: float) -> Timeline:
-        line = replace(card.timeline, threshold=level, low=_LOW, min_length_s=least_s)
+        line = replace(card.timeline, threshold=level, low=_LOW, min_length_s=least_s, short=None)
         return replace(line, thresholds={OTHER: 1.0, SPEECH: _SPEECH, **own})
 
     settings = list(product(_LEVELS, _LEAST_S))  # the first ones show most
     shown = {some: [one.shown(card, at(*some)) for one in heard] for some in settings}
-
-    def worth(some: tuple[float, float]) -> float:
-        shares = count(heard, shown[some], by_label=True)
-        wrong, others = labelled(heard, shown[some])
-        return (1 - _OUTSIDE) * (shares.right - shares.wrong) - _OUTSIDE * wrong / others
-
-    worths = {some: worth(some) for some in settings}
-    best, least_s = next(k for k, value in worths.items() if value > max(worths.values()) - _EQUAL)
+    good = (some for some in settings if _has_few_mistakes(heard, shown[some]))
+    best, least_s = next(good, settings[-1])
     strict = {}
     for name in STRICT:
-        quiet = [k for k in _LEVELS if not alarms(heard, shown[k, least_s], name)[2]]
-        strict[name] = max(best, quiet[0] if quiet else _LEVELS[-1])
-    return at(best, least_s, **{name: level for name, level in strict.items() if level > best})
+        loud = [k for k, x in enumerate(_LEVELS) if alarms(heard, shown[x, least_s], name)[2]]
+        strict[name] = _LEVELS[min(max(loud) + 1 + _SPARE, len(_LEVELS) - 1)] if loud else best
+    line = at(best, least_s, **{name: level for name, level in strict.items() if level > best})
+    for level in _SHORT_LEVELS if short else ():
+        lower = replace(line, short=level)
+        if level < best and _has_few_mistakes(short, [one.shown(card, lower) for one in short]):
+            return lower
+    return line
+
+
+def _has_few_mistakes(heard: Sequence[Heard], shown: Sequence[set[str]]) -> bool:
+    wrong, others = labelled(heard, shown)
+    return count(heard, shown).wrong <= _MOST_WRONG and wrong <= _MOST_LABELLED * others
 
 
 def described(heard: Sequence[Heard], short: Sequence[Sequence[Heard]], card: Card) -> str:
@@ -164,11 +167,13 @@ def described(heard: Sequence[Heard], short: Sequence[Sequence[Heard]], card: Ca
     elsewhere = [one for one in heard if one.clip.set != _SET]
     titles = ("of all clips", f"without {_SET}", *(f"cut to {s:g} s" for s in _SHORT_S))
     parts = []
-    for title, clips in zip(titles, (heard, elsewhere, *short), strict=True):
-        shares = count(clips, _shown(clips, card))
+    for k, (title, clips) in enumerate(zip(titles, (heard, elsewhere, *short), strict=True)):
+        found = _shown(clips, card)
+        shares, (wrong, others) = count(clips, found), labelled(clips, found)
         parts.append(
             f"{title} the right label for {shares.right:.2f}, a wrong one for {shares.wrong:.2f},"
             f" nothing for {shares.nothing:.2f} ({shares.clips})"
+            + (f", and {wrong} of {others} without a label get one" if k > 1 else "")
         )
     found = _shown(heard, card)
     wrong, others = labelled(heard, found)
@@ -193,12 +198,14 @@ def make(packs: Path, folder: Path, cache: Path | None) -> Sequence[Path]:
     clips = [c for c in read_clips(packs, cache=cache) if c.part in ("test", "left out")]
     heard = network.hear([c for c in clips if c.set != "GTZAN"])
     first, second = ([h for h in heard if h.is_first is part] for part in (True, False))
-    card = replace(stored.card, timeline=choose(first, stored.card))
-    known = [h.clip for h in second if h.label not in (None, *QUIET) and h.clip.set != _SET]
-    short = [
-        network.hear([replace(c, samples=cut(c.samples, length_s)) for c in known])
-        for length_s in _SHORT_S
-    ]
+
+    def cut_to(length_s: float, some: Sequence[Heard]) -> list[Heard]:
+        known = [h.clip for h in some if h.clip.set != _SET]
+        return network.hear([replace(c, samples=cut(c.samples, length_s)) for c in known])
+
+    chosen_on = [one for length_s in _SHORT_S for one in cut_to(length_s, first)]
+    card = replace(stored.card, timeline=choose(first, stored.card, chosen_on))
+    short = [cut_to(length_s, second) for length_s in _SHORT_S]
     before, _, rest = card.split.partition(_NOTE)
     note = f"{described(second, short, card)} {_NEXT}{rest.partition(_NEXT)[2]}"
     card = replace(card, split=before + note)
