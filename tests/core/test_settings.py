@@ -105,6 +105,7 @@ def test_a_file_of_the_current_folder_starts_and_writes_nothing(homes, key, text
 READ = {
     *("config", "model", "weights", "layout", "data", "labels", "results", "compare", "budget"),
     "suggest",
+    "also",
 }
 
 
