@@ -332,7 +332,8 @@ class EfficientAtFeatures(nn.Module):
 
     def forward_step(self, x: Tensor, state: EfficientAtState) -> Tensor:
         """Take a block [B, block] of every stream, return tokens [B, E]."""
-        return self.forward_steps(x[:, None], state)[:, 0]
+        frames = self.mel.forward_steps(x[:, None], state.mel)
+        return self.trunk.forward_step(frames[:, 0], state.windows).logits
 
     def forward_steps(self, x: Tensor, state: EfficientAtState) -> Tensor:
         """Take T blocks [B, T, block] of every stream, return tokens [B, T, E]."""
