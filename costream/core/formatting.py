@@ -92,8 +92,8 @@ def saving_line(summary: Summary, *, exact: bool = True) -> str:
     if not saving(macs, dense):
         return ""
     if exact:
-        return "each step was computed once, with the same answer as recomputing the whole window"
-    return "each step was computed once; recomputing the whole window can give other answers"
+        return "the network computed each step once, with the same answer as recomputing its window"
+    return "the network computed each step once; recomputing its window can give other answers"
 
 
 def work_line(summary: Summary) -> str:

@@ -29,7 +29,7 @@ def test_the_table_is_text_without_escapes(tmp_path):
     assert (name, columns) == ("room.mp4", "  start      end   length  label       score")
     assert (
         saving
-        == "each step was computed once, with the same answer as recomputing the whole window"
+        == "the network computed each step once, with the same answer as recomputing its window"
     )
     assert first.split()[:5] == ["0:03.25", "0:06.88", "3.62", "s", "walk"]
     assert cost.startswith("14.0 s of video in ")

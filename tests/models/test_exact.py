@@ -89,8 +89,8 @@ def test_the_last_line_says_whether_steps_are_exact(tmp_path: Path) -> None:
     sizes |= {"frontend.token_width": 16, "frontend.buckets": 256}
     (tmp_path / "app.log").write_text("could not open disk\n" * 9, "utf-8")
     for depth, words in (
-        (1, "each step was computed once, with the same answer as recomputing the whole window"),
-        (2, "each step was computed once; recomputing the whole window can give other answers"),
+        (1, "the network computed each step once, with the same answer as recomputing its window"),
+        (2, "the network computed each step once; recomputing its window can give other answers"),
     ):
         path = tmp_path / f"{depth}.safetensors"
         save_model(path, *random_model("cotext", "small", {**sizes, "depth": depth}))

@@ -167,9 +167,9 @@ def test_the_network_and_the_whole_are_compared_with_recomputing(
     costs = ("macs", "dense_macs", "network_macs", "network_dense_macs")
     summary = replace(SUMMARY, **dict(zip(costs, (*macs, *network), strict=True)))
     assert work_line(summary) == f"1200 steps, {macs[0]} MAC{saved}"
-    same = "each step was computed once, with the same answer as recomputing the whole window"
+    same = "the network computed each step once, with the same answer as recomputing its window"
     assert saving_line(summary) == (same if saved else "")
-    other = "each step was computed once; recomputing the whole window can give other answers"
+    other = "the network computed each step once; recomputing its window can give other answers"
     shown = timeline(header=replace(HEADER, options={"exact": False}), summary=summary)
     assert (other in shown) == bool(saved)
     assert network_saving(replace(summary, network_macs=None)) == ""
