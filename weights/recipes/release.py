@@ -45,6 +45,7 @@ class ReleaseSample:
     called: Mapping[str, str | None] = field(default_factory=dict)  # None: no object
     others: str | None = None  # label of everything else in the script; None: unchanged
     end_s: float | None = None
+    tolerance: float = TOLERANCE
 
 
 _ROOM = ReleaseSample("room.mp4")
@@ -69,7 +70,10 @@ SAMPLES = {
     "costgcn-2d": _MOVES,
     # One person alone does nothing to another.
     "costgcn-pairs": ReleaseSample("moves.csv", others=BACKGROUND),
-    "falls": ReleaseSample("room.mp4", {"fall": "fall", "lie": "lie"}, others=BACKGROUND),
+    # A rule has no scores between: by rounding, a segment of it ends a second earlier or later.
+    "falls": ReleaseSample(
+        "room.mp4", {"fall": "fall", "lie": "lie"}, others=BACKGROUND, tolerance=0.1
+    ),
     # A bed with a quilt is in the room.
     "encoder": ReleaseSample("room.mp4", {"background": "quilt"}, others="quilt", end_s=10.0),
     "nanodet": ReleaseSample("room.mp4", {"background": None}, others="person", end_s=10.0),
@@ -107,7 +111,7 @@ def complete(path: Path, folder: Path | None = None) -> Card:
             "end_s": sample.end_s,
             "truth": truth,
             "metrics": {name: round(value, 4) for name, value in measured.metrics.items()},
-            "tolerance": TOLERANCE,
+            "tolerance": sample.tolerance,
         },
     )
     other = path.with_name(f"{SHARED.get(card.name, card.name)}{SUFFIX}")
