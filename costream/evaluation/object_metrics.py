@@ -27,6 +27,7 @@ from costream.evaluation.metrics.detection import (
 from costream.evaluation.predictions import ConcatenatedSource, CostCollector
 from costream.labels.clips_with_boxes import ClipWithBoxes, fit_boxes, read_boxes
 from costream.models.base import GatedModel, Model
+from costream.models.gated import least_change
 from costream.options.options import Options
 from costream.options.values import ALL_TOKENS
 from costream.runtime.options import check_model_options
@@ -128,7 +129,7 @@ def measure(
 
 def _run_options(model: Model, settings: EvaluateSettings, tokens: int | str | None) -> Options:
     """Return the options of a run; the policy is for those that choose a number of tokens."""
-    few = tokens is not None and not str(tokens).startswith(">")
+    few = tokens is not None and least_change(tokens) is None
     return Options(
         model=model.info.card.name,
         rate_hz=settings.rate_hz,

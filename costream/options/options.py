@@ -119,8 +119,9 @@ class Options(
         timeline = card.timeline
         if self.threshold is not None:
             # The card's lower bound belongs to the card's threshold.
-            own = replace(timeline, threshold=self.threshold, low=None, thresholds={})
-            timeline = replace(own, short=None)
+            timeline = replace(
+                timeline, threshold=self.threshold, low=None, thresholds={}, short=None
+            )
         timeline = timeline.of_length(length_s)
         if self.min_length_s is not None:
             timeline = replace(timeline, min_length_s=self.min_length_s)

@@ -61,8 +61,10 @@ class ObjectState(TokenState):
     def limits(self, count: int) -> bool:
         """Return whether a number or a share of tokens is below all of them, ``count``."""
         tokens = self.tokens
-        if self.pace is not None or isinstance(tokens, int):
-            return self.pace is not None or (isinstance(tokens, int) and tokens < count)
+        if self.pace is not None:
+            return True
+        if isinstance(tokens, int):
+            return tokens < count
         if tokens is None or least_change(tokens) is not None:
             return False
         return float(tokens.removesuffix("%")) < 100

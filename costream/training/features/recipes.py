@@ -22,7 +22,7 @@ Trained step by step, streams of twice the window are labelled at every step who
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -79,20 +79,8 @@ def recipe_of(network: nn.Module) -> Recipe:
             ignores=False,
             unit=True,
         )
-    if isinstance(network, CMeRT):
-        return Recipe(
-            *(network.window + network.horizon, 4),
-            ahead=len(network.anticipation_queries),
-            padded=True,
-            batch=32,
-            epochs=16,
-            rate=2e-4,
-            drop=1.0,
-            decay=5e-5,
-            clip=None,
-        )
     if isinstance(network, TeSTra):
-        return Recipe(
+        recipe = Recipe(
             *(network.window + network.horizon, 4),
             padded=True,
             batch=16,
@@ -102,6 +90,10 @@ def recipe_of(network: nn.Module) -> Recipe:
             decay=5e-5,
             clip=None,
         )
+        if isinstance(network, CMeRT):
+            ahead = len(network.anticipation_queries)
+            recipe = replace(recipe, ahead=ahead, batch=32, epochs=16, rate=2e-4)
+        return recipe
     memory = getattr(network, "memory", None)
     before = memory.horizon if isinstance(memory, LongMemory) else 0
     return Recipe(int(network.window) + before, ahead=8)  # type: ignore[arg-type]
