@@ -12,6 +12,7 @@ from costream.core.records import Box, PixelSize
 from costream.draw.canvas import DARK, GREY, Canvas, draw_line, fill
 from costream.draw.lettering import line_height, text_width, write
 from costream.draw.palette import Color, Paint, rgb_of
+from costream.draw.skeleton import Figure
 
 # Translucent grid of the tokens that a step has computed.
 
@@ -95,8 +96,11 @@ def draw_boxes(
     paint: Callable[[str], Paint],
     source: PixelSize,
     page: PixelSize,
+    action_of: Callable[[int], str] = lambda person: "",
 ) -> None:
     """Draw boxes in the colour of their label, the first ones on top.
+
+    ``action_of``: what the thing with an id does; if that is known, it replaces the box's score.
 
     Coordinates are pixels of an image of size ``source``, shown with the size ``page`` in the
     upper left corner of ``canvas``. A dark rim makes them visible on any background.
@@ -109,7 +113,23 @@ def draw_boxes(
         color = paint(box.label)
         _frame(canvas, left - 1, top - 1, right + 1, bottom + 1, pen + 2, DARK)
         _frame(canvas, left, top, right, bottom, pen, color.rgb)
-        _tag(canvas, box_caption(box), left, top, color, size, page)
+        action = "" if box.id is None else action_of(box.id)
+        text = f"{box.label} #{box.id}: {action}" if action else box_caption(box)
+        _tag(canvas, text, left, top, color, size, page)
+
+
+def name_persons(
+    canvas: Canvas, figure: Figure, names: Sequence[str], paint: Paint, page: PixelSize
+) -> None:
+    """Write the name of each person of a figure above its highest joint; empty ones are left out.
+
+    The figure is shown with the size ``page`` in the upper left corner of ``canvas``.
+    """
+    size = max(10, round(min(page) / 36))
+    for points, seen, name in zip(figure.points, figure.seen, names, strict=True):
+        if name and seen.any():
+            left, top = (points[seen].min(0) * page).round().astype(int).tolist()
+            _tag(canvas, name, left, top - size, paint, size, page)
 
 
 def box_caption(box: Box) -> str:

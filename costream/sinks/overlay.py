@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,15 +16,17 @@ from costream.core.records import (
     Objects,
     Picture,
     Record,
+    SkeletonFrame,
     Summary,
     VideoFrame,
     finds_objects,
     heads_of,
 )
-from costream.draw.box_overlay import draw_boxes, draw_places, draw_tokens
+from costream.draw.box_overlay import draw_boxes, draw_places, draw_tokens, name_persons
 from costream.draw.canvas import Canvas, draw_figure
-from costream.draw.palette import Palette
+from costream.draw.palette import BACKGROUND, Palette
 from costream.draw.panels import PANEL, CostPanel, HeadPanel, Panel, empty_page
+from costream.draw.person_actions import PersonActions
 from costream.draw.skeleton import Figure, SkeletonView, figure_in_picture
 from costream.draw.sound_page import SoundPage
 from costream.sinks.atomic import BinaryFile
@@ -44,8 +47,9 @@ class Overlay:
     Skeletons without video are drawn on a plain page, sound is a spectrogram with several frames
     per step, and features get an empty page. Time counts from the first picture. The best labels
     of the newest prediction are below, each head in its own panel, with the timeline of what is
-    at or above its threshold. Objects have boxes with label, id and score, places and computed
-    tokens are outlined, and the panel shows the cost. The sound of a media file is kept.
+    at or above its threshold. Objects have boxes with label, id and score, or what the person
+    does, places and computed tokens are outlined, and the panel shows the cost. Persons without
+    a box have their number and action above them. The sound of a media file is kept.
     """
 
     def __init__(self, out: BinaryFile) -> None:
@@ -59,6 +63,7 @@ class Overlay:
         self._places: tuple[Place, ...] = ()
         self._sound_page: SoundPage | None = None
         self._sound: Path | None = None  # file whose sound is kept
+        self._actions = PersonActions({})
 
     def open(self, header: Header) -> None:
         """Open the file; its frame size is known with the first picture."""
@@ -68,6 +73,7 @@ class Overlay:
         if header.kind == "audio":
             self._sound_page = SoundPage(self._step_s)
         self._sound = _sound_of(header)
+        self._actions = PersonActions(heads_of(header))
         if finds_objects(header):
             self._panels.append(CostPanel(header, self._palette))
             return
@@ -78,6 +84,7 @@ class Overlay:
         """Store the content to be shown from the next picture on."""
         if isinstance(record, Objects):
             self._boxes = record.boxes
+        self._actions.write(record)
         for panel in self._panels:
             panel.write(record)
 
@@ -130,9 +137,14 @@ class Overlay:
             if updated is not None:
                 draw_tokens(above, updated, seen, size)
             draw_places(above, self._places, picture.item.size or seen, size)
-            draw_boxes(above, boxes, self._palette.paint, picture.item.size or seen, size)
+            source, paint = picture.item.size or seen, self._palette.paint
+            draw_boxes(above, boxes, paint, source, size, self._actions.caption)
         if figure is not None:
             draw_figure(above, figure, *size)
+            if not figure.square:
+                boxed, numbers = {box.id for box in boxes}, _numbers(picture.skeleton)
+                names = ["" if n in boxed else self._actions.name(n) for n in numbers]
+                name_persons(above, figure, names, BACKGROUND, size)
         tokens = None if updated is None else updated.size
         for k, panel in enumerate(self._panels):
             panel.draw(below[k * PANEL : (k + 1) * PANEL], time_s, length_s, tokens)
@@ -164,6 +176,13 @@ class Overlay:
         part = page[: above.shape[0], : above.shape[1]]
         above[: part.shape[0], : part.shape[1]] = part
         return above, below
+
+
+def _numbers(skeleton: SkeletonFrame | None) -> Sequence[int]:
+    """Return the numbers of the persons of a skeleton, in the order of its slots."""
+    if skeleton is None:
+        return ()
+    return skeleton.persons or range(1, len(skeleton.joints) + 1)
 
 
 def _sound_of(header: Header) -> Path | None:

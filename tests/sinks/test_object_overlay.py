@@ -17,14 +17,17 @@ from costream.core.records import (
     Box,
     Compute,
     Gap,
+    Head,
     Header,
     Objects,
     Picture,
+    Prediction,
     StageTimes,
     VideoFrame,
 )
 from costream.draw.box_overlay import draw_boxes, draw_tokens, token_side
 from costream.draw.canvas import WHITE
+from costream.draw.lettering import text_width
 from costream.draw.palette import Palette
 from costream.draw.panels import PANEL
 from kit.overlays import near, play
@@ -68,6 +71,16 @@ def test_tags_stay_in_the_picture() -> None:
         assert near(canvas, (17, 17, 17), 20).sum() > 200  # letters and rims
     canvas = page(20, 10)
     draw_boxes(canvas, [Box(5, 5, 8, 8, 1, "a long name")], PALETTE.paint, (20, 10), (20, 10))
+
+
+def test_a_box_says_what_the_person_does() -> None:
+    """The tag is as wide as its words; without an action it has the score of the box."""
+    for action, words in (("walk 0.87", "person #7: walk 0.87"), ("", "person #7 0.90")):
+        canvas, actions = page(960, 720), {7: action}
+        box = Box(100, 300, 300, 600, 0.9, "person", 7)
+        draw_boxes(canvas, [box], PALETTE.paint, (960, 720), (960, 720), actions.__getitem__)
+        left, _, right, _ = extent((canvas[:299] == PERSON).all(-1))
+        assert (left, right - left) == (100, text_width(words, 20) + 2 * 6)
 
 
 def test_the_best_is_on_top() -> None:
@@ -160,6 +173,26 @@ def test_a_video_of_objects(run: Any, tmp_path: Path) -> None:
     assert (abs(heights[72:440] - 86 / 4) < 4).all()
     assert not heights[520:].any()  # not there yet
     assert near(shown[7][370:394, :500], WHITE).sum() > 200  # words
+
+
+def test_persons_with_boxes_are_captioned_with_what_they_do(run: Any, tmp_path: Path) -> None:
+    heads = (
+        Head("nanodet", "0" * 64, ("car", "person"), None, 0.0, 0.5),
+        Head("moves", "1" * 64, ("background", "walk"), "background", 0.0, 0.5),
+    )
+    header = replace(HEADER, heads=heads)
+    box = Box(100, 360, 400, 680, 0.9, "person", 7)
+    records: list[Any] = []
+    for i, score in enumerate((0.1, 0.9)):
+        top = (("walk", score), ("background", 1 - score))
+        records += [
+            Objects(i, float(i), i, i, (box,)),
+            Prediction(i, float(i), i, i, top, model="moves", person=7),
+            Picture(float(i), frame(i), None),
+        ]
+    shown = play(tmp_path / "x.mp4", replace(run, header=header), *records)
+    tags = [near(image[140:178, 50:], PERSON).any(0).sum() for image in shown]
+    assert tags[1] > 1.3 * tags[0] > 0  # "person #7: walk 0.90" is longer than "person #7 0.90"
 
 
 def test_a_narrow_video_shows_what_fits(run: Any, tmp_path: Path) -> None:

@@ -96,6 +96,27 @@ def test_skeletons_are_drawn_where_they_are_in_the_picture(run: Any, tmp_path: P
     assert abs(rows.max() - 180) < 8
 
 
+def test_persons_in_a_picture_have_their_numbers_and_actions(run: Any, tmp_path: Path) -> None:
+    places = np.full((2, 33, 2), (0.25, 0.5), np.float32)
+    places[1] = (0.75, 0.5)
+    scores, joints = np.ones((2, 33), np.float32), np.zeros((2, 33, 3), np.float32)
+    skeleton = SkeletonFrame(0, 0.0, joints, scores, MEDIAPIPE_33, places=places, persons=(4, 9))
+    records: list[Any] = []
+    for i, top in enumerate(((("walk", 0.9),), (("background", 0.9),))):
+        records += [
+            Prediction(i, i / 3, i, i, top, person=9),
+            Picture(i / 3, frame(i, (480, 640)), skeleton),
+        ]
+    shown = play(tmp_path / "x.mp4", run, *records)
+    above = [near(image[190:230], (128, 128, 128), 15) for image in shown]
+    assert not above[0][:, :300].any()  # person 4 has no predictions
+    widths = [np.nonzero(grey.any(0))[0] for grey in above]
+    assert [columns.min() > 470 for columns in widths] == [True, True]
+    named = text_width("person 9", 13) + 8, text_width("person 9: walk 0.90", 13) + 8
+    assert np.ptp(widths[1]) == pytest.approx(named[0], abs=4)
+    assert np.ptp(widths[0]) == pytest.approx(named[1], abs=4)
+
+
 def test_skeletons_without_a_picture_stand_upright_on_a_page(run: Any, tmp_path: Path) -> None:
     skeletons = [standing(i, people=2) for i in range(3)]
     shown = play(tmp_path / "x.mp4", run, *(Picture(s.time_s, s, s) for s in skeletons))
