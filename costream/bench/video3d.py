@@ -25,6 +25,7 @@ from costream.models.devices import find_device, find_dtype
 from costream.models.spec import model_spec
 from costream.models.video.video3d.network import VideoNet
 from costream.nn.cuda_graph import GraphedStep
+from costream.nn.fast import compile_chains
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes", "max error")
 _COMPARED = 4  # steps after the window is full
@@ -40,6 +41,7 @@ def video_steps_table(
     input from the step in float64, relative to the largest one. The clip network is a different
     function: it pads its clip with zeros and applies squeeze-and-excitation to the clip.
     """
+    compile_chains()  # as a stream of many steps does by itself
     with quiet_torch(threads), torch.inference_mode():
         torch.manual_seed(0)
         net = VideoNet(**model_spec(model).arguments or {})
@@ -68,6 +70,7 @@ def compare(title: str, net: VideoNet, rounds: int, threads: int = 1) -> Table:
         " in turns, random weights,",
         f"without classifier. A clip has {net.encoder.pool * net.stride} frames of"
         f" {size} x {size} pixels; the window of a step has {net.window}.",
+        "On a CPU, a step of X3D is a compiled program, as after some minutes of a stream.",
         "Of continual-inference there is only X3D.",
         "Max error: against costream's step in float64, relative to the largest number.",
     )

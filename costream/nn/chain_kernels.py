@@ -1,8 +1,8 @@
 """Programs of layers for one picture, float32, compiled by Numba; ``chain.py`` makes them.
 
-All numbers of a program are in one buffer. A map of C channels, a multiple of 4, is either planar,
-[C, H W], or interleaved, [H W, C], for small maps with many channels, so that the innermost loops
-are long in both. Indices are unsigned, without which those loops are not vectorised.
+All numbers of a program are in one buffer. A map is either planar, [C, H W] with C a multiple of 4,
+or interleaved, [H W, C] with C a multiple of 16, for small maps with many channels, so that the
+innermost loops are long in both. Indices are unsigned: otherwise they are not vectorised.
 """
 
 from __future__ import annotations
@@ -17,23 +17,28 @@ from costream.nn.compiled import F32, VECTOR, compiled, exp, inline
 _U = np.uint64
 _0, _1, _2, _3, _4, _5 = (_U(k) for k in range(6))
 _ZERO, _ONE, _THREE, _SIX, _SIXTH = F32(0), F32(1), F32(3), F32(6), F32(1 / 6)
+_VECTOR = _U(16)  # numbers; loops over a multiple of these have no slow end
 _BLOCK = _U(1024)  # places of planar maps that are multiplied together
 
 
-# Operations: what each place of a convolution reads, planar; products of planar channels, and of
-# interleaved ones with weights [I, O] or [O, I]; depthwise convolutions of both, of interleaved
-# ones with weights [k k, C]; planar channels become interleaved; their means; each channel times
-# its factor.
-UNFOLD, PLANAR, WIDE, DEEP, DEPTHWISE_PLANAR, DEPTHWISE, INTERLEAVE, MEAN, SCALE = range(9)
+# Operations: products of planar channels, and of interleaved ones with weights [I, O] or [O, I];
+# depthwise convolutions of both, of interleaved ones with weights [k k, C], and over time, of
+# planar ones; what each place of a convolution reads, planar; planar channels become interleaved;
+# their means; each channel times its factor; rows and columns that a stride leaves.
+PLANAR, WIDE, DEEP, DEPTHWISE_PLANAR, DEPTHWISE, RING, UNFOLD, INTERLEAVE, MEAN, SCALE = range(10)
+COPY = 10
 # Functions of the output of an operation.
-NONE, RELU, RELU6, HARD_SWISH, SIGMOID = range(5)
+NONE, RELU, RELU6, HARD_SWISH, SIGMOID, SWISH = range(6)
 # Columns of a program, uint64: the operation and the function; where in the buffer the input, the
 # second input (0: none; it is added to products), the output and the scratch begin; where in the
 # weights they and the biases begin; channels of the input and the output, height and width of both;
-# side and stride of the kernel, zeros above the map and to its left; whether the input is planar.
+# side and stride of the kernel, zeros above the map and to its left; whether the input is planar;
+# frames of a kernel over time, where in the buffer that begins which is held for them, and the slot
+# of the oldest frame in a ring.
 KIND, FUNCTION, X, MORE, OUT, SCRATCH, WEIGHT, BIAS, IN, CHANNELS = range(10)
 HEIGHT, WIDTH, ROWS, COLUMNS, SIDE, STRIDE, ABOVE, BEFORE, IS_PLANAR = range(10, 19)
-COUNT = 19  # of columns
+TAPS, HELD, PHASE = 19, 20, 21
+COUNT = 22  # of columns
 
 
 @inline
@@ -55,11 +60,18 @@ def _activate(kind: int, x: Any, at: Any, n: Any) -> None:
             gate = _ZERO if gate < _ZERO else gate
             gate = _SIX if gate > _SIX else gate
             x[at + c] = v * gate * _SIXTH
-    elif kind == SIGMOID:
+    elif kind != NONE:
         for c in range(n):
-            power = -x[at + c]
-            power = F32(87) if power > F32(87) else power
-            x[at + c] = _ONE / (_ONE + exp(power))
+            v = x[at + c]
+            power = F32(87) if v < F32(-87) else -v
+            x[at + c] = (v if kind == SWISH else _ONE) / (_ONE + exp(power))
+
+
+@inline
+def _add(x: Any, at: Any, more: Any, n: Any) -> None:
+    """Add to ``n`` numbers those at ``more``."""
+    for p in range(n):
+        x[at + p] += x[more + p]
 
 
 @inline
@@ -146,21 +158,18 @@ def _multiply_wide(op: Any, weights: Any, buffer: Any) -> None:
 @inline
 def _multiply_deep(op: Any, weights: Any, buffer: Any) -> None:
     """Multiply rows [P, I] by a matrix [O, I]: many channels of the input at a time."""
-    inputs, outputs, places, more = op[IN], op[CHANNELS], op[ROWS] * op[COLUMNS], op[MORE]
-    for p in range(_0, places, _4):
-        count = min(_4, places - p)
-        at, x = op[OUT] + p * outputs, op[X] + p * inputs
-        for k in range(count):
-            add = _0 if more == _0 else more + (p + k) * outputs
-            _begin_row(weights, op[BIAS], buffer, at + k * outputs, add, outputs)
-        for o in range(_0, outputs, _4):
-            w = op[WEIGHT] + o * inputs
-            if count == _4:
-                _add_dots(weights, w, buffer, x, inputs, at + o, outputs)
-            else:
-                for k in range(count):
-                    _add_dot(weights, w, buffer, x + k * inputs, inputs, at + k * outputs + o)
-        _activate(op[FUNCTION], buffer, at, count * outputs)
+    inputs, outputs, places, out = op[IN], op[CHANNELS], op[ROWS] * op[COLUMNS], op[OUT]
+    for p in range(places):
+        more = _0 if op[MORE] == _0 else op[MORE] + p * outputs
+        _begin_row(weights, op[BIAS], buffer, out + p * outputs, more, outputs)
+    for o in range(_0, outputs, _4):
+        w = op[WEIGHT] + o * inputs
+        for p in range(_0, places // _4 * _4, _4):
+            x, at = op[X] + p * inputs, out + p * outputs + o
+            _add_dots(weights, w, buffer, x, inputs, at, outputs)
+        for p in range(places // _4 * _4, places):
+            _add_dot(weights, w, buffer, op[X] + p * inputs, inputs, out + p * outputs + o)
+    _activate(op[FUNCTION], buffer, out, places * outputs)
 
 
 @inline
@@ -265,21 +274,30 @@ def _pad_plane(op: Any, padded: Any, buffer: Any, x: Any) -> None:
 
 @inline
 def _convolve_planes(op: Any, weights: Any, buffer: Any) -> None:
-    """Compute a depthwise convolution of planes, weights [C, k k]."""
+    """Compute a depthwise convolution of planes, weights [C, k k], or [K, C, k k] over time.
+
+    Over time, outputs are sums over K frames; those of the next K - 1 outputs are held, planes
+    [K - 1, C, H line and some more], whose rows are not cut.
+    """
     side, n, rows, padded = op[SIDE], op[COLUMNS], op[ROWS], _padded(op)
     x, places, out, function = op[X], op[HEIGHT] * op[WIDTH], op[OUT], op[FUNCTION]
-    w, biases, line = op[WEIGHT], op[BIAS], padded[1]
-    result, count = _clear(padded, buffer) + side, rows * line  # before rows are cut
-    for c in range(op[CHANNELS]):
+    channels, line, last = op[CHANNELS], padded[1], op[TAPS] - _1
+    count = (rows * line + _VECTOR - _1) // _VECTOR * _VECTOR  # before rows are cut
+    result = _clear(padded, buffer) + side + _VECTOR
+    for c in range(channels):
         _pad_plane(op, padded, buffer, x + c * places)
-        bias = weights[biases + c]
-        if side == _3:
-            _square3(padded, weights, w, bias, buffer, result, count)
-        else:
-            _begin(bias, buffer, result, _0, count)
-            for i in range(side):
-                _row(padded, weights, w + i * side, i, side, buffer, result, count)
-        w += side * side
+        w, at, sums = op[WEIGHT] + c * side * side, result, op[HELD] + c * count
+        for tap in range(op[TAPS]):
+            bias = weights[op[BIAS] + tap * channels + c]
+            if side == _3:
+                _square3(padded, weights, w, bias, buffer, at, count)
+            else:
+                _begin(bias, buffer, at, _0, count)
+                for i in range(side):
+                    _row(padded, weights, w + i * side, i, side, buffer, at, count)
+            if tap < last:
+                _add(buffer, at, sums, count)
+            at, sums, w = sums, sums + channels * count, w + channels * side * side
         _activate(function, buffer, result, count)
         for y in range(rows):
             at, row = out + (c * rows + y) * n, result + y * line
@@ -325,21 +343,29 @@ def _row(padded: Any, weights: Any, w: Any, i: Any, side: Any, x: Any, at: Any, 
 
 @inline
 def _convolve_places(op: Any, weights: Any, buffer: Any) -> None:
-    """Compute a depthwise convolution of an interleaved map, weights [k k, C]."""
-    n, side, stride, bias, wide = op[CHANNELS], op[SIDE], op[STRIDE], op[BIAS], op[COLUMNS]
-    line = ((wide - _1) * stride + side) * n
+    """Compute a depthwise convolution of an interleaved map, weights [k k, C] or [K, k k, C].
+
+    Over time as that of planes; held are [K - 1, P, C].
+    """
+    n, side, stride, wide, last = op[CHANNELS], op[SIDE], op[STRIDE], op[COLUMNS], op[TAPS] - _1
+    line, one = ((wide - _1) * stride + side) * n, op[ROWS] * wide * n
     _pad_map(op, buffer, line)
     for y in range(op[ROWS]):
         for x in range(wide):
-            at, w = op[OUT] + (y * wide + x) * n, op[WEIGHT]
+            place = (y * wide + x) * n
+            w, bias, at, sums = op[WEIGHT], op[BIAS], op[OUT] + place, op[HELD] + place
             top = op[SCRATCH] + y * stride * line + x * stride * n
-            if side == _3:
-                _square3_places(weights, w, bias, buffer, top, line, at, n)
-            else:
-                _begin_row(weights, bias, buffer, at, _0, n)
-                for i in range(side):
-                    _row_places(weights, w + i * side * n, buffer, top + i * line, at, n, side)
-            _activate(op[FUNCTION], buffer, at, n)
+            for tap in range(op[TAPS]):
+                if side == _3:
+                    _square3_places(weights, w, bias, buffer, top, line, at, n)
+                else:
+                    _begin_row(weights, bias, buffer, at, _0, n)
+                    for i in range(side):
+                        _row_places(weights, w + i * side * n, buffer, top + i * line, at, n, side)
+                if tap < last:
+                    _add(buffer, at, sums, n)
+                at, sums, w, bias = sums, sums + one, w + side * side * n, bias + n
+            _activate(op[FUNCTION], buffer, op[OUT] + place, n)
 
 
 @inline
@@ -410,17 +436,20 @@ def _interleave(op: Any, buffer: Any) -> None:
     """Turn planes [C, P] to rows [P, C]."""
     n, places, x, out = op[CHANNELS], op[ROWS] * op[COLUMNS], op[X], op[OUT]
     for p in range(places):
-        for c in range(n):
+        for c in range(op[IN]):
             buffer[out + p * n + c] = buffer[x + c * places + p]
+        for c in range(op[IN], n):
+            buffer[out + p * n + c] = _ZERO
     _activate(op[FUNCTION], buffer, out, n * places)
 
 
 @inline
 def _mean(op: Any, buffer: Any) -> None:
     """Set [C] to the means of a map."""
-    n, places, x, out = op[IN], op[HEIGHT] * op[WIDTH], op[X], op[OUT]
+    n, places, x, out = op[CHANNELS], op[HEIGHT] * op[WIDTH], op[X], op[OUT]
     if op[IS_PLANAR]:
-        for c in range(n):
+        _begin(_ZERO, buffer, out, _0, n)
+        for c in range(op[IN]):
             total, at = _ZERO, x + c * places
             for p in range(places):
                 total += buffer[at + p]
@@ -459,27 +488,89 @@ def _scale(op: Any, buffer: Any) -> None:
     _activate(op[FUNCTION], buffer, out, n * places)
 
 
+@inline
+def _convolve_ring(op: Any, weights: Any, buffer: Any) -> None:
+    """Compute a depthwise convolution over time of planes, weights [C, K].
+
+    The K - 1 frames before the newest one are held in a ring; it takes the place of the oldest.
+    """
+    places, channels, slots = op[ROWS] * op[COLUMNS], op[CHANNELS], op[TAPS] - _1
+    for c in range(channels):
+        w, oldest = op[WEIGHT] + c * op[TAPS], op[HELD] + (op[PHASE] * channels + c) * places
+        bias, newest = weights[op[BIAS] + c], weights[w + slots]
+        for first in range(_0, places, _BLOCK):
+            n, x = min(_BLOCK, places - first), op[X] + c * places + first
+            at = op[OUT] + c * places + first
+            for p in range(n):
+                buffer[at + p] = buffer[x + p] * newest + bias
+            for k in range(slots):
+                slot = op[PHASE] + k
+                slot = slot - slots if slot >= slots else slot
+                factor, row = weights[w + k], op[HELD] + (slot * channels + c) * places + first
+                for p in range(n):
+                    buffer[at + p] += buffer[row + p] * factor
+            for p in range(n):
+                buffer[oldest + first + p] = buffer[x + p]
+            _activate(op[FUNCTION], buffer, at, n)
+
+
+@inline
+def _copy(op: Any, buffer: Any) -> None:
+    """Copy the rows and columns of a map that a stride leaves."""
+    n, rows, columns, stride, out = op[CHANNELS], op[ROWS], op[COLUMNS], op[STRIDE], op[OUT]
+    if op[IS_PLANAR]:
+        for c in range(n):
+            for y in range(rows):
+                x = op[X] + (c * op[HEIGHT] + y * stride) * op[WIDTH]
+                at = out + (c * rows + y) * columns
+                for p in range(columns):
+                    buffer[at + p] = buffer[x + p * stride]
+    else:
+        for y in range(rows):
+            for p in range(columns):
+                x = op[X] + (y * stride * op[WIDTH] + p * stride) * n
+                at = out + (y * columns + p) * n
+                for c in range(n):
+                    buffer[at + c] = buffer[x + c]
+
+
+@inline
+def _multiply(op: Any, weights: Any, buffer: Any) -> None:
+    if op[KIND] == PLANAR:
+        _multiply_planar(op, weights, buffer)
+    elif op[KIND] == WIDE:
+        _multiply_wide(op, weights, buffer)
+    else:
+        _multiply_deep(op, weights, buffer)
+
+
+@inline
+def _convolve(op: Any, weights: Any, buffer: Any) -> None:
+    if op[KIND] == DEPTHWISE_PLANAR:
+        _convolve_planes(op, weights, buffer)
+    elif op[KIND] == DEPTHWISE:
+        _convolve_places(op, weights, buffer)
+    else:
+        _convolve_ring(op, weights, buffer)
+
+
 @compiled(types.uint64[:, ::1], VECTOR, VECTOR)
 def run(program: Any, weights: Any, buffer: Any) -> None:
     """Carry out the operations of a program, one a row, see above for its columns."""
     for k in range(len(program)):
         op = program[k]
         kind = op[KIND]
-        if kind == UNFOLD:
+        if kind <= DEEP:
+            _multiply(op, weights, buffer)
+        elif kind <= RING:
+            _convolve(op, weights, buffer)
+        elif kind == UNFOLD:
             _unfold(op, buffer)
-        elif kind == PLANAR:
-            _multiply_planar(op, weights, buffer)
-        elif kind == WIDE:
-            _multiply_wide(op, weights, buffer)
-        elif kind == DEEP:
-            _multiply_deep(op, weights, buffer)
-        elif kind == DEPTHWISE_PLANAR:
-            _convolve_planes(op, weights, buffer)
-        elif kind == DEPTHWISE:
-            _convolve_places(op, weights, buffer)
         elif kind == INTERLEAVE:
             _interleave(op, buffer)
         elif kind == MEAN:
             _mean(op, buffer)
-        else:
+        elif kind == SCALE:
             _scale(op, buffer)
+        else:
+            _copy(op, buffer)

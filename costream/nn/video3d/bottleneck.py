@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.fused import RELU
+from costream.nn.operation import ConversionError
 from costream.nn.state import State
 from costream.nn.video3d.convolution import VolumeStep
 from costream.nn.video3d.frame_ring import FrameRing, FrameRingState
 from costream.nn.video3d.padding import centre_frames, convolution, odd_kernel_timing, pad_time
 from costream.nn.video3d.tap_sums import TapSums, TapSumsState
+
+if TYPE_CHECKING:
+    from costream.nn.chain_program import Map, ProgramBuilder
 
 
 class SqueezeExcitation(nn.Module):
@@ -166,6 +170,25 @@ class FoldedBottleneck:
         hidden = self.a.over_time(state.inputs, time, RELU).squeeze(1)
         y = self.b.convolve(hidden.permute(0, 3, 1, 2), RELU).permute(0, 2, 3, 1)
         return self._add(y, self.inputs.frame(state.inputs, time - self.half), out)
+
+    def compile(self, x: Map, program: ProgramBuilder) -> Map:  # noqa: D102
+        if self.inner is None or self.half != 1:
+            raise ConversionError("a bottleneck of another kernel over time cannot be compiled")
+        height, width = (-(-side // self.stride) for side in (x.height, x.width))
+        past = program.hold(self.a.taps.shape[1], height, width)
+        y = program.apply(self.a.compile(x, program), F.relu)
+        y = self.b.compile(y, program)
+        if self.squeeze:
+            first, first_bias, second, second_bias = self.squeeze
+            hidden = program.multiply(program.mean(y), first.T, first_bias)
+            gate = program.multiply(program.apply(hidden, F.relu), second.T, second_bias)
+            y = program.scale(y, program.apply(gate, torch.sigmoid))
+        y, beside = self.c.compile(program.apply(y, F.silu), program), past
+        if self.shortcut is not None:
+            y, beside = self.shortcut.compile(past, program), y
+        out = program.apply(program.add(y, beside), F.relu)
+        program.keep(x, past, self.stride)
+        return out
 
     def _add(self, y: Tensor, past: Tensor, out: Tensor | None) -> Tensor:
         """Return relu(c(y) + shortcut(past))."""

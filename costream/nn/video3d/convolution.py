@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from costream.nn.fused import IDENTITY, FusedActivation, PackedConvolution
 from costream.nn.graph import scale_and_shift
+from costream.nn.operation import ConversionError
 from costream.nn.video3d.frame_ring import FrameRingState
+
+if TYPE_CHECKING:
+    from costream.nn.chain_program import Map, ProgramBuilder
 
 
 class VolumeStep:
@@ -104,6 +108,27 @@ class VolumeStep:
             taps = self.taps.expand(len(x), -1, -1)
             torch.baddbmm(before, x.flatten(1, 2), taps, out=rows)
         return out.relu_() if relu else out
+
+    def compile(self, x: Map, program: ProgramBuilder) -> Map:
+        """Append the convolution of a frame to a program, which holds what later frames need.
+
+        Raises ConversionError for one of several frames and all channels, and for a stride of
+        single pixels.
+        """
+        from costream.nn.chain_program import Window
+
+        over_time, each = self.kernel[0] > 1, self.groups == self.out_width > 1
+        if over_time != each or (self.pointwise and self.pixel_stride > 1):
+            raise ConversionError(f"a convolution of {self.kernel} cannot be compiled")
+        if self.pointwise and each:
+            return program.convolve_over_time(x, self.taps.T, self.bias)
+        if self.pointwise:
+            return program.multiply(x, self.taps[0].T, self.bias)
+        size = self.output_size((x.height, x.width, x.channels))[:2]
+        window = Window(size, self.pixel_stride, *self.sides)
+        if each:
+            return program.convolve_in_time(x, self._weight[:, 0], self.bias, window)
+        return program.convolve(x, self._weight[:, :, 0], self.bias, window)
 
     def rectify(self, x: Tensor) -> Tensor:
         """Return the ReLU of frames [B, H, W, O] plus bias, computed in place."""

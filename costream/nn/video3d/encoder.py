@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn import fast
 from costream.nn.folding import Foldable, Folded
+from costream.nn.operation import ConversionError
 from costream.nn.pooling import MeanState, TemporalMax, TemporalMean
 from costream.nn.state import zeros
 from costream.nn.timing import ContinualModule, Timing, check_shape, in_sequence
@@ -27,6 +29,11 @@ from costream.nn.video3d.folded import FoldedHalving, FoldedPart, VideoState
 from costream.nn.video3d.frame_ring import STARTS
 from costream.nn.video3d.padding import convolution, odd_kernel_timing
 from costream.nn.video3d.stem import FoldedStem, VideoStem
+
+if TYPE_CHECKING:
+    from costream.nn.video3d.compiled_step import CompiledStep
+
+_SAVED = 50  # in units of 0.1 ms, by a compiled step of X3D-S
 
 
 class FoldedVideo(Folded):
@@ -40,6 +47,7 @@ class FoldedVideo(Folded):
             self.conv = None if net.conv is None else VolumeStep(net.conv, net.conv_bn)
             self.linear = None if net.conv is None else net.linear.weight.detach().T.contiguous()
         self._like, self._width = net.stem.conv.weight.detach(), net.token_width
+        self._programs: dict[int, CompiledStep | None] = {}  # by the number of streams
         # Frames that a stream needs to reach each part and, last, the mean; with start "replicate",
         # to have reached it at an earlier step.
         timings = [part.timing for part in self.parts]
@@ -73,6 +81,9 @@ class FoldedVideo(Folded):
         taken: list[int] = state.taken.tolist()
         state.tick()
         state.taken += 1
+        if (program := self._program(x, state, taken)) is not None:
+            return self._finish(state.compiled(program).run(x), state.mean)
+        state.leave()
         y = x.permute(0, 2, 3, 1)
         for number, (part, part_state) in enumerate(zip(self.parts, state.parts, strict=True)):
             following = self.parts[number + 1 : number + 2]
@@ -94,6 +105,34 @@ class FoldedVideo(Folded):
             return torch.stack(rows, 1)
         return x.new_zeros(len(x), 0, self._width)
 
+    def _program(self, x: Tensor, state: VideoState, taken: Sequence[int]) -> CompiledStep | None:
+        """Return the compiled step, if there is one now for these streams and it is faster."""
+        steps = min(taken)
+        if steps < max(self._bounds) or not fast.runs_chains(x):
+            return None
+        if not fast.chains_after(_SAVED * steps, _SAVED):
+            return None
+        if len(taken) not in self._programs:
+            self._programs[len(taken)] = None  # while it is measured
+            self._programs[len(taken)] = self._compiled(x, state)
+        return self._programs[len(taken)]
+
+    def _compiled(self, x: Tensor, state: VideoState) -> CompiledStep | None:
+        """Return the compiled step, or None without one or if it takes longer."""
+        from costream.nn.chain import is_faster
+        from costream.nn.video3d.compiled_step import CompiledStep
+
+        try:
+            program = CompiledStep(
+                (self.frame_shape[0], self.frame_shape[1]), self.parts, self.conv
+            )
+        except ConversionError:
+            return None
+        states = state.clone(), state.clone()
+        buffers = states[0].compiled(program)
+        faster = is_faster(lambda: buffers.run(x), lambda: self.step(x, states[1]))
+        return program if faster else None
+
     def _new_streams(self, number: int, taken: Sequence[int]) -> list[int]:
         bound = self._bounds[number]
         return [row for row, count in enumerate(taken) if count < bound]
@@ -106,6 +145,10 @@ class FoldedVideo(Folded):
             feature[list(rows)] = 0
         elif rows:
             self.mean.fill(state, rows, feature[list(rows)])
+        return self._finish(feature, state)
+
+    def _finish(self, feature: Tensor, state: MeanState) -> Tensor | None:
+        """Return rows [B, D] for features [B, C] of the newest frame, or None."""
         mean = self.mean.forward_step(feature, state)
         if mean is None or self.linear is None:
             return mean

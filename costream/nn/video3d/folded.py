@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from costream.nn.operation import ConversionError
 from costream.nn.pooling import MaxState, MeanState, TemporalMax
 from costream.nn.state import State
 from costream.nn.timing import ClockedState, Timing
+from costream.nn.video3d.bottleneck import Bottleneck3dState
+from costream.nn.video3d.frame_ring import FrameRingState
+from costream.nn.video3d.tap_sums import TapSumsState
+
+if TYPE_CHECKING:
+    from costream.nn.chain_program import Map, ProgramBuilder
+    from costream.nn.video3d.compiled_step import CompiledStep, StepBuffers
 
 
 class FoldedPart(Protocol):
@@ -32,6 +40,12 @@ class FoldedPart(Protocol):
         """Take a frame of every stream, return an output or None.
 
         ``rows``: see ``FrameRing.push``. ``out``: memory for the output.
+        """
+
+    def compile(self, x: Map, program: ProgramBuilder) -> Map:
+        """Append the step of a stream that has all of its memory to a program, return its output.
+
+        What it keeps is held in the order of the state. ConversionError if it cannot be compiled.
         """
 
 
@@ -57,6 +71,9 @@ class FoldedHalving:
             x[list(rows)] = -torch.inf
         return self.pool.forward_step(x, state)
 
+    def compile(self, x: Map, program: ProgramBuilder) -> Map:  # noqa: D102
+        raise ConversionError("maxima over time cannot be compiled")
+
 
 @dataclass
 class VideoState(ClockedState):
@@ -69,3 +86,28 @@ class VideoState(ClockedState):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.taken: Any = self.steps.numpy()  # a NumPy view of the same memory, which is faster
+        self.buffers: StepBuffers | None = None  # of compiled steps; parts are views of them
+
+    def memories(self) -> list[FrameRingState | TapSumsState]:
+        """Return the states of X3D's parts that hold frames or sums, in order."""
+        memories: list[FrameRingState | TapSumsState] = []
+        for part in self.parts:
+            if isinstance(part, Bottleneck3dState):
+                memories += [part.inputs] if part.inner is None else [part.inputs, part.inner]
+            elif isinstance(part, FrameRingState):
+                memories.append(part)
+        return memories
+
+    def compiled(self, step: CompiledStep) -> StepBuffers:
+        """Return the buffers of compiled steps, in which the memories of all parts are then."""
+        if self.buffers is None or self.buffers.step is not step:
+            from costream.nn.video3d.compiled_step import StepBuffers
+
+            self.buffers = StepBuffers(step, self.memories())
+        return self.buffers
+
+    def leave(self) -> None:
+        """Move the memories out of the buffers of compiled steps, if they are there."""
+        if self.buffers is not None:
+            self.buffers.leave()
+            self.buffers = None

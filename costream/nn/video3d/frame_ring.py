@@ -22,6 +22,11 @@ class FrameRingState(ClockedState):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.move(self.frames)
+
+    def move(self, frames: Tensor) -> None:
+        """Let these be the frames, which are equal to those so far, elsewhere in memory."""
+        self.frames = frames
         with torch.inference_mode(False):  # views of the same memory; making one takes 2 us
             self.slots = self.frames.unbind(1)
             self.volume = self.frames.permute(0, 4, 1, 2, 3)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from costream.nn.operation import ConversionError
 from costream.nn.video3d.convolution import VolumeStep
 from costream.nn.video3d.frame_ring import FrameRing, FrameRingState
 from costream.nn.video3d.padding import convolution, odd_kernel_timing, pad_time
+
+if TYPE_CHECKING:
+    from costream.nn.chain_program import Map, ProgramBuilder
 
 
 class VideoStem(nn.Module):
@@ -78,6 +83,11 @@ class FoldedStem:
         y = self.conv.over_time(state, time).squeeze(1)
         y = F.max_pool2d(y.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1)
         return torch.clamp_min(y, 0, out=out)
+
+    def compile(self, x: Map, program: ProgramBuilder) -> Map:  # noqa: D102
+        if self.pixels is None:
+            raise ConversionError("a stem over time and space cannot be compiled")
+        return program.apply(self.conv.compile(self.pixels.compile(x, program), program), F.relu)
 
     def _weigh(
         self,

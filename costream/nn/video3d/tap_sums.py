@@ -24,6 +24,15 @@ class TapSumsState(ClockedState):
 
     sums: Tensor  # [B, K - 1, H', W', C]
 
+    @property
+    def frames(self) -> Tensor:
+        """The sums, as frames."""
+        return self.sums
+
+    def move(self, frames: Tensor) -> None:
+        """Let these be the sums, which are equal to those so far, elsewhere in memory."""
+        self.sums = frames
+
 
 class TapSums:
     """The steps of a convolution with K > 1 taps.
