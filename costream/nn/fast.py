@@ -49,12 +49,15 @@ def use_kernels(value: bool) -> Iterator[None]:
 
 
 def compile_blocks() -> None:
-    """Load the compiled steps of encoders now; streams use them from their next step on.
+    """Load the compiled steps of encoders and skeleton networks now.
+
+    Streams use them from their next step on.
 
     Loading takes a second and 130 MB, the first time on a machine some seconds. Without this call
     it begins, in another thread, when a stream has taken ``STEPS_WORTH_LOADING`` single steps.
     """
     import costream.nn.encoder_kernels
+    import costream.nn.graph_kernels
     import costream.nn.retroactive_kernels  # noqa: F401
 
 

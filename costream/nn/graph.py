@@ -171,13 +171,13 @@ class GraphConvolution(nn.Module):
         products = self._fold_products(graph)
         if products.beside is not None:  # one more partition, in which each joint is alone
             graph = torch.cat([graph, torch.eye(self.joints).to(graph)[None]])
-            weight = torch.cat([products.weight, products.beside])
+            weight = torch.cat([products.weight.T, products.beside.T], 1).T
             products = FoldedProducts(weight, products.bias, None, False)
         return FoldedGraphConvolution(_by_receiver(graph), products)
 
     def _fold_products(self, graph: Tensor) -> FoldedProducts:
         scale, shift = scale_and_shift(self.bn)
-        weight = (self._weight().detach() * scale[:, None]).T.contiguous()
+        weight = (self._weight().detach() * scale[:, None]).T
         bias = self._bias(graph).detach() * scale + shift
         if not self.convolves_residual:
             return FoldedProducts(weight, bias, None, self.residual)
@@ -337,7 +337,7 @@ def fold_convolution(
     weight, bias = conv.weight.detach().flatten(1).T, cast(Tensor, conv.bias).detach()
     if scale is None:
         return weight.contiguous(), bias + shift
-    return (weight * scale).contiguous(), bias * scale + shift
+    return (weight.T * scale[:, None]).T, bias * scale + shift
 
 
 def _by_receiver(graph: Tensor) -> Tensor:

@@ -3,11 +3,13 @@
 An operation of a step takes a few microseconds whatever its size, and several times as long when
 the weights of a product, read before it, have pushed its code and its operands out of the cache.
 A step of ten blocks has a hundred of them. Without creating views, counters and tensors, a step
-of ST-GCN takes 3.2 ms in place of 3.5; its products with weights alone take 2.4.
+of ST-GCN takes 3.2 ms in place of 3.5; its products with weights alone take 2.4. When a stream is
+long enough, blocks that are faster so become compiled steps (``nn/graph_kernels.py``).
 """
 
 from __future__ import annotations
 
+import time as time_module
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,6 +26,9 @@ from costream.nn.graph import FoldedGraphConvolution
 from costream.nn.pooling import MeanState
 from costream.nn.state import State
 from costream.nn.timing import ClockedState
+
+_WORTH = 1 << 23  # multiply-accumulates of a step that saves 0.1 ms when compiled
+_TURNS = 5
 
 
 class StepPlan:
@@ -46,10 +51,14 @@ class StepPlan:
         parts = self.frames, scale, shift
         self.arrays = [part.numpy() for part in parts] if fast.has_numpy_view(self.frames) else None
         self._steps: list[tuple[Callable[[Tensor, int], Tensor | None], int, int]] = []
+        self.plans: list[BlockPlan] = []  # of blocks that may have compiled steps
+        self._single_steps = 0  # that could have been compiled ones
+        self._is_compiled = False
         for block, block_state in zip(blocks, bodies.blocks, strict=True):
             temporal, step = block.temporal, _ordinary(block, block_state)
             if isinstance(temporal, FoldedConvolution) and temporal.conv.kernel > 1:
-                step = BlockPlan(block, block_state, joints).step
+                self.plans.append(BlockPlan(block, block_state, joints))
+                step = self.plans[-1].step
             self._steps.append((step, block.timing.delay, block.timing.stride))
 
     def run(self, x: Tensor, time: int) -> Tensor | None:
@@ -64,12 +73,24 @@ class StepPlan:
         else:
             torch.addcmul(self.shift, x.transpose(0, 1)[self.present], self.scale, out=self.frames)
         x = self.rows
+        self._compile()
         for step, delay, stride in self._steps:
             y = step(x, time)
             if y is None:
                 return None
             x, time = y, (time - delay) // stride
         return x
+
+    def _compile(self) -> None:
+        """Let the blocks use compiled steps when there have been enough for that."""
+        if self._is_compiled or not fast.enabled() or not fast.compiles(self.frames):
+            return
+        saved = max(1, sum(plan.macs for plan in self.plans) // _WORTH)
+        self._single_steps += saved
+        if fast.kernels_after(self._single_steps, saved):
+            for plan in self.plans:
+                plan.compile()
+            self._is_compiled = True
 
 
 def _ordinary(
@@ -86,6 +107,7 @@ class BlockPlan:
         memory = cast(ConvolutionState, block_state.temporal)
         frames = memory.frames
         count, before, width = frames.shape[0], conv.kernel - 1, conv.in_width
+        self._block, self._residual, self._ring = block, block_state.residual, frames
         with torch.inference_mode(False):
             # [N V, L, C]; the first K - 1 of L slots repeat the last ones of the previous lap
             ring = frames.view(count * joints, -1, width)
@@ -96,9 +118,12 @@ class BlockPlan:
             self.y = frames.new_empty(count * joints, conv.out_width)
             self.frame = self.y.view(count, joints, -1)
             spatial = block.spatial
+            self.graph: GraphPlan | None = None
+            if type(spatial) is FoldedGraphConvolution:
+                self.graph = GraphPlan(spatial, count, joints, self.slots)
             self.spatial: Callable[[Tensor, int], Any] = (
-                GraphPlan(spatial, count, joints, self.slots).step
-                if type(spatial) is FoldedGraphConvolution
+                self.graph.step
+                if self.graph is not None
                 else lambda x, slot: self.slots[slot].copy_(spatial(x).flatten(0, 1))
             )
             self.residuals = block_state.residual.frames.unbind(1) if block_state.residual else ()
@@ -108,11 +133,17 @@ class BlockPlan:
         self.wait = block.delay.delay if block.delay is not None else 0
         states = [memory, *([block_state.residual] if block_state.residual else [])]
         self.clocks = [state.clock.numpy() for state in states]
+        self.macs = len(self.y) * sum(matrix.numel() for matrix in block.matrices())
+        self.compiled: Callable[[int, Any], None] | None = None
 
     def step(self, x: Tensor, time: int) -> Tensor | None:
         """Take frame number ``time`` [N, V, C], return [N, V, O] or None."""
         for clock in self.clocks:
             clock.fill(time + 1)
+        if self.compiled is not None and fast.enabled():
+            self.compiled(time, x.contiguous().numpy())
+            late = time - self.delay
+            return None if late < 0 or late % self.stride else self.frame
         slot, slots = time % len(self.slots), len(self.residuals) if self.wait else 0
         if time and not slot:
             self.front.copy_(self.back)
@@ -122,14 +153,59 @@ class BlockPlan:
         late = time - self.delay
         if late < 0 or late % self.stride:
             return None
-        torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
+        past = None
         if self.has_residual:  # without a delay it is the frame itself
             past = self.residuals[(time - self.wait) // self.stride % slots] if slots else x
-            if self.beside is None:
-                self.frame.add_(past)
-            else:
-                self.y.addmm_(past.reshape(-1, past.shape[2]), self.beside)
+        torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
+        if past is not None and self.beside is None:
+            self.frame.add_(past)
+        elif past is not None:
+            self.y.addmm_(past.reshape(-1, past.shape[2]), cast(Tensor, self.beside))
         return self.frame.relu_()
+
+    def compile(self) -> None:
+        """Use the compiled step from now on, if there is one and it is faster."""
+        count, joints = self.frame.shape[:2]
+        trial = BlockPlan(self._block, self._block.init_state(count, joints), joints)
+        ours, x = trial._compiled_step(), self.y.new_zeros(count, joints, self._block.in_width)
+        if ours is not None:
+            theirs = _seconds(lambda: trial.step(x, trial.delay))
+            if _seconds(lambda: ours(trial.delay, x.numpy())) < theirs:
+                self.compiled = self._compiled_step()
+
+    def _compiled_step(self) -> Callable[[int, Any], None] | None:
+        """Return a function of a frame's number and the frame, which sets ``y``, or None."""
+        graph = self.graph
+        if graph is None or graph.products.bias.dim() == 2:  # it differs between joints
+            return None
+        from costream.nn import graph_kernels as kernels
+
+        (count, joints, out), products = self.frame.shape, graph.products
+        middle, width = products.weight.shape[1], self._block.in_width
+        slots, before = len(self.slots) + self.front.shape[1], self.front.shape[1]
+        rings = self._residual is not None and self.wait > 0
+        sizes: list[int] = [count, joints, width, middle, out, slots - before, before, slots]
+        sizes += [self.delay, self.stride, products.adds_input, self.has_residual]
+        sizes += [self.wait, len(self.residuals) if rings else 0]
+        beside = self.y.new_empty(0, 0) if self.beside is None else self.beside
+        past = self.y if self._residual is None else self._residual.frames
+        room = self.y.new_empty(max(graph.mixed.numel(), self.y.numel()))
+        weights = [products.weight.T, products.bias, self.matrix.T, self.bias, beside.T]
+        tensors = [*(weight.contiguous() for weight in weights), self.y.new_zeros(out)]
+        tensors += [self._ring, past, room, self.y]
+        arrays = tuple(tensor.view(-1).numpy() for tensor in tensors)
+        numbers = np.array(sizes, np.uint64), graph.graph[0].contiguous().numpy()
+        return lambda time, x: kernels.step(time, numbers[0], x, numbers[1], arrays)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Return the time of a call, the shortest of some."""
+    times = []
+    for _ in range(_TURNS):
+        begun = time_module.perf_counter()
+        call()
+        times.append(time_module.perf_counter() - begun)
+    return min(times)
 
 
 class GraphPlan:

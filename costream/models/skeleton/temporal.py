@@ -88,8 +88,9 @@ def continual_convolution(
             in_width, out_width, kernel, stride=stride, dilation=dilation, padding=pads
         )
     # Not by "to_empty", which loads SymPy: a third of a second at the start of a program.
-    rows = weight.detach().permute(2, 1, 0).clone(memory_format=torch.contiguous_format)
-    conv.weight = nn.Parameter(rows.permute(2, 1, 0), requires_grad=False)
+    # As rows [O, K I], which compiled products read; the matrix of a step is their transposed view.
+    rows = weight.detach().permute(0, 2, 1).clone(memory_format=torch.contiguous_format)
+    conv.weight = nn.Parameter(rows.permute(0, 2, 1), requires_grad=False)
     conv.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
     return conv
 
