@@ -364,10 +364,14 @@ class RetroactiveAttention(ContinualAttention):
 
     def step_filled(self, x: Tensor, state: RetroactiveState, fill: RingFill) -> Tensor:
         """Return what ``forward_step`` would, for a counted step with slots ``fill``."""
+        return linear(self, "out_proj", self.attend_filled(x, state, fill))
+
+    def attend_filled(self, x: Tensor, state: RetroactiveState, fill: RingFill) -> Tensor:
+        """Return what ``step_filled`` projects, [B, n, h e]."""
         rings = (state.queries, state.keys, state.values)
         projected = self.project(x)
         if (sums := self._running_sums(projected, state, fill)) is not None:
-            return linear(self, "out_proj", sums.step(projected, int(state.steps[0]) - 1))
+            return sums.step(projected, int(state.steps[0]) - 1)
         new = projected.unbind(1)
         q, k, v = (
             torch.unflatten(self._store(r, row, fill).transpose(1, 2), 0, (-1, self.num_heads))
@@ -375,7 +379,7 @@ class RetroactiveAttention(ContinualAttention):
         )
         seen = None if fill.mask is None else fill.mask[:, None, None].to(q.device)
         out = F.scaled_dot_product_attention(q, k, v, seen, scale=1.0)  # keys are scaled
-        return linear(self, "out_proj", out.transpose(1, 2).flatten(2))
+        return out.transpose(1, 2).flatten(2)
 
     def _running_sums(
         self, new: Tensor, state: RetroactiveState, fill: RingFill

@@ -119,37 +119,50 @@ class EncoderBlock(nn.Module, Generic[A]):
 
         It is for inference of one stream, float32 on a CPU, with norms after ordinary layers.
         """
-        if self.norm_first or self.training or self.activate not in _COMPILED:
-            return None
-        if x.shape[0] != 1 or torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return None
-        if not fast.enabled() or type(x) is not Tensor or not fast.compiles(x):
+        if not self.compiles(x):
             return None
         state.single_steps += 1
         if not fast.kernels_after(state.single_steps):
             return None
+        weights = self.weights()
+        if state.compiled is None or not state.compiled.fits(weights):
+            state.compiled = self._compile_step(state)
+        compiled: BlockStep | None = state.compiled
+        fits = compiled is not None and x.shape == (1, compiled.width) and x.stride(1) == 1
+        return compiled if fits else None
+
+    def compiles(self, x: Tensor) -> bool:
+        """Return whether compiled steps may take rows ``x`` [1, ...] of a stream."""
+        if self.norm_first or self.training or self.activate not in _COMPILED:
+            return False
+        if x.shape[0] != 1 or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        return fast.enabled() and type(x) is Tensor and fast.compiles(x)
+
+    def weights(self) -> list[Tensor | None]:
+        """Return the parameters in the order in which compiled steps take them."""
         attention = cast(Any, self._modules["self_attn"])  # the attribute takes 1.5 us
         weights: list[Tensor | None] = [*attention._parameters.values()]
         for layer in (attention._modules["out_proj"], *map(self._modules.get, _LAYERS)):
             if layer is not None:
                 weights += layer._parameters.values()
-        if state.compiled is None or not state.compiled.fits(weights):
-            state.compiled = self._compile_step(state, weights)
-        compiled: BlockStep | None = state.compiled
-        fits = compiled is not None and x.shape == (1, compiled.width) and x.stride(1) == 1
-        return compiled if fits else None
+        return weights
 
-    def _compile_step(
-        self, state: AttentionState, weights: Sequence[Tensor | None]
-    ) -> BlockStep | None:
-        """Return the compiled step, or None for adapters and for other layers than this class's."""
-        attention = cast(Any, self.self_attn)
+    def compiled_weights(self) -> list[Tensor] | None:
+        """Return ``weights``, or None for adapters and for other layers than this class's."""
+        weights = self.weights()
         found = [t for t in weights if t is not None and fast.compiles(t) and t.is_contiguous()]
-        if attention.packed is not None or len(weights) != 12 or len(found) != 12:
+        if self.self_attn.packed is not None or len(weights) != 12 or len(found) != 12:
+            return None
+        ordinary = len(found[0]) == 3 * found[2].shape[1]  # SoftAttention's keys are its queries
+        return found if ordinary else None
+
+    def _compile_step(self, state: AttentionState) -> BlockStep | None:
+        """Return the compiled step, or None."""
+        attention, found = cast(Any, self.self_attn), self.compiled_weights()
+        if found is None:
             return None
         inner = found[2].shape[1]
-        if len(found[0]) != 3 * inner:  # the keys of SoftAttention are its queries
-            return None
         if not fast.compiles(state.keys) or state.keys.numel() != attention.window * inner:
             return None  # a state of another network
         from costream.nn.encoder_kernels import BlockSettings, BlockStep

@@ -9,7 +9,7 @@ their rows. Parameters and results are the same as the ordinary encoder's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,11 @@ from costream.nn.attention import (
     SingleOutputAttention,
 )
 from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
+from costream.nn.fast import linear
 from costream.nn.state import State, zeros
+
+if TYPE_CHECKING:
+    from costream.nn.encoder_kernels import StackStep
 
 
 @dataclass
@@ -88,10 +92,19 @@ class Encoder(EncoderStack):
             return self.normalise(self._blocks[0].forward_step(x, state.attention))
         first = self._blocks[0]
         fill = ring.advance(state.attention.steps, self.window)
-        changed = first.self_attn.step_filled(first.before_attention(x), state.attention, fill)
+        attended = first.self_attn.attend_filled(first.before_attention(x), state.attention, fill)
         ring.write(state.rows.transpose(1, 2), fill.slot, x)
-        y = first.after_attention(state.rows[:, : fill.length], changed)
-        return self._finish(y, fill.slot, fill.mask)
+        rows = state.rows[:, : fill.length]
+        compiled = self._compiled(x, state)
+        if compiled is not None and compiled.changes_rows:
+            y = compiled.rows(rows, attended)
+        else:
+            y = first.after_attention(rows, linear(first.self_attn, "out_proj", attended))
+        if compiled is None or not compiled.changes_newest:
+            return self._finish(y, fill.slot, fill.mask)
+        for ordinary in self._blocks[1:-1]:
+            y = ordinary(y)
+        return self.normalise(compiled.newest(y, cast(int, fill.slot)))
 
     def forward_steps(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
@@ -135,11 +148,47 @@ class Encoder(EncoderStack):
         newest = index.argmax(2).flatten()
         return torch.unflatten(self._finish(y, newest, filled.flatten(0, 1)), 0, index.shape[:2])
 
+    def _compiled(self, x: Tensor, state: StackState) -> StackStep | None:
+        """Return the compiled form of the first and last block for a row ``x`` [1, d], or None."""
+        first, last = self._blocks[0], self._blocks[-1]
+        if state.attention.sums is None or not first.compiles(x) or last.training:
+            return None
+        compiled: StackStep | None = state.attention.compiled
+        if compiled is None or not compiled.fits([*first.weights(), *last.weights()]):
+            weights = first.compiled_weights(), last.compiled_weights()
+            if weights[0] is None or weights[1] is None:
+                return None
+            from costream.nn.encoder_kernels import StackStep
+
+            eps = [(block.norm1.eps, block.norm2.eps) for block in (first, last)]
+            relu, heads = first.activate is torch.relu, last.self_attn.num_heads
+            compiled = StackStep(weights[0], weights[1], heads, relu, eps)
+            self._compare(compiled, torch.zeros_like(state.rows))
+            state.attention.compiled = compiled
+        return compiled
+
+    def _compare(self, compiled: StackStep, rows: Tensor) -> None:
+        """Let a compiled form be used where it is faster than PyTorch with rows [1, n, d]."""
+        first, last = self._blocks[0], self._blocks[-1]
+        attended = rows.new_zeros(1, self.window, first.self_attn.inner_dim)
+
+        def all_rows() -> Tensor:
+            return first.after_attention(rows, linear(first.self_attn, "out_proj", attended))
+
+        compiled.choose(rows, attended, all_rows, lambda: _newest_after(last, rows, 0, None))
+
     def _finish(self, y: Tensor, newest: int | Tensor, mask: Tensor | None) -> Tensor:
         """Pass rows [B, n, d] of the first block of a stack through the others, return [B, d]."""
         _, *middle, block = self._blocks
         for ordinary in middle:
             y = ordinary(y, mask)
-        seen = block.before_attention(y)
-        attended = block.self_attn.attend_changed(seen, ring.read(seen, newest), mask)
-        return self.normalise(block.after_attention(ring.read(y, newest), attended))
+        return self.normalise(_newest_after(block, y, newest, mask))
+
+
+def _newest_after(
+    block: EncoderBlock[SingleOutputAttention], y: Tensor, newest: int | Tensor, mask: Tensor | None
+) -> Tensor:
+    """Return the newest of rows [B, n, d], which are all new, after a block, [B, d]."""
+    seen = block.before_attention(y)
+    attended = block.self_attn.attend_changed(seen, ring.read(seen, newest), mask)
+    return block.after_attention(ring.read(y, newest), attended)

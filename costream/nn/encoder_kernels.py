@@ -9,7 +9,7 @@ and ``attention.SingleOutputAttention``. On one core of a Xeon with AVX-512, blo
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,11 @@ from numba import types
 from torch import Tensor
 
 from costream.nn.compiled import F32, MATRIX, VECTOR, compiled, exp, inline
+from costream.nn.fast import fastest
+from costream.nn.product_kernels import multiply
+
+_U = np.uint64
+_0 = _U(0)
 
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26
 _ERF = tuple(F32(x) for x in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592))
@@ -244,6 +249,157 @@ class BlockStep:
         row = (x.detach() if x.requires_grad else x).numpy()[0]
         rings = self._keys, self._values
         _step(row, self._arrays, *rings, self._flags, self._eps, place, out[0])
+        return torch.from_numpy(out)
+
+
+# All rows of a window: a block behind retroactive attention.
+
+
+@inline
+def _normalise_row(x: Any, at: Any, weight: Any, bias: Any, eps: Any) -> None:
+    """Replace d numbers by their layer norm."""
+    row = x[at : at + len(weight)]
+    _normalise(row, weight, bias, eps, row)
+
+
+@compiled(MATRIX, MATRIX, _WEIGHTS, types.boolean, _EPS, MATRIX)
+def _all_rows(x: Any, attended: Any, weights: Any, relu: bool, eps: Any, out: Any) -> None:
+    """Set rows ``out`` [n, d] to rows ``x`` [n, d] after the block.
+
+    ``attended``: [n, h e], what attention returns before its output projection.
+    """
+    _, _, project, project_bias, up, up_bias, down, down_bias, w1, b1, w2, b2 = weights
+    rows, width = _U(x.shape[0]), _U(x.shape[1])
+    inner, hidden = _U(attended.shape[1]), np.empty(x.shape[0] * len(up_bias), np.float32)
+    y, z, wide = np.empty(x.size, np.float32), out.ravel(), _U(len(up_bias))
+    multiply(rows, attended.ravel(), (_0, inner), project.ravel(), project_bias, y, (_0, width))
+    for p in range(len(x)):
+        row = y[p * x.shape[1] : (p + 1) * x.shape[1]]
+        row += x[p]
+        _normalise(row, w1, b1, eps[0], row)
+    multiply(rows, y, (_0, width), up.ravel(), up_bias, hidden, (_0, wide))
+    if relu:
+        _rectify(hidden)
+    else:
+        _gelu(hidden)
+    multiply(rows, hidden, (_0, wide), down.ravel(), down_bias, z, (_0, width))
+    for p in range(len(x)):
+        out[p] += y[p * x.shape[1] : (p + 1) * x.shape[1]]
+        _normalise(out[p], w2, b2, eps[1], out[p])
+
+
+@inline
+def _mix_rows(weights: Any, rows: Any, out: Any) -> None:
+    """Set ``out`` [d] to the sum of rows [n, d] with ``weights`` [n]."""
+    out[:] = 0
+    done = len(weights) // 4 * 4
+    for j in range(0, done, 4):
+        a, b, c, d = rows[j], rows[j + 1], rows[j + 2], rows[j + 3]
+        p, q, r, s = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for k in range(len(out)):
+            out[k] += p * a[k] + q * b[k] + r * c[k] + s * d[k]
+    for j in range(done, len(weights)):
+        row, weight = rows[j], weights[j]
+        for k in range(len(out)):
+            out[k] += weight * row[k]
+
+
+@compiled(MATRIX, types.intp, types.intp, _WEIGHTS, types.boolean, _EPS, VECTOR)
+def _newest_row(
+    rows: Any, slot: int, heads: int, weights: Any, relu: bool, eps: Any, out: Any
+) -> None:
+    """Set ``out`` [d] to a row of ``rows`` [n, d], which are all new, after the block.
+
+    See ``SingleOutputAttention.attend_changed``.
+    """
+    qkv, qkv_bias, project, project_bias, up, up_bias, down, down_bias, w1, b1, w2, b2 = weights
+    x, (count, width), inner = rows[slot], rows.shape, len(qkv) // 3
+    head_width = inner // heads
+    query, attended = _linear(x, qkv[:inner], qkv_bias[:inner], True), np.empty(inner, np.float32)
+    query *= F32(1) / np.sqrt(F32(head_width))
+    means, logits = np.empty((heads, width), np.float32), np.empty((heads, count), np.float32)
+    for h in range(heads):
+        part = slice(h * head_width, (h + 1) * head_width)
+        _mix_rows(query[part], qkv[inner : 2 * inner][part], means[h])
+    flat, none = (_0, _U(width)), np.zeros(count, np.float32)
+    out_at = _0, _U(count)
+    multiply(_U(heads), means.ravel(), flat, rows.ravel(), none, logits.ravel(), out_at)
+    for h in range(heads):
+        part = slice(h * head_width, (h + 1) * head_width)
+        _softmax(logits[h])
+        _mix_rows(logits[h], rows, means[h])
+        values, bias = qkv[2 * inner :][part], qkv_bias[2 * inner :][part]
+        attended[part] = _linear(means[h], values, bias, True)
+    y = _linear(attended, project, project_bias, True)
+    y += x
+    _normalise(y, w1, b1, eps[0], y)
+    hidden = _linear(y, up, up_bias, True)
+    if relu:
+        _rectify(hidden)
+    else:
+        _gelu(hidden)
+    z = _linear(hidden, down, down_bias, True)
+    z += y
+    _normalise(z, w2, b2, eps[1], out)
+
+
+class StackStep:
+    """The compiled first and last block of a stack for one stream, behind retroactive attention.
+
+    Args:
+        first, last: weights of the blocks, see ``BlockStep``.
+        heads: of the last block. ``relu``: whether that is the activation, else GELU.
+        eps: of the layer norms of both blocks.
+    """
+
+    def __init__(
+        self,
+        first: Sequence[Tensor],
+        last: Sequence[Tensor],
+        heads: int,
+        relu: bool,
+        eps: Sequence[tuple[float, float]],
+    ) -> None:
+        self._addresses = _addresses([*first, *last])
+        self._kept = first, last  # so that the memory stays where the arrays are
+        self._first, self._last = (
+            tuple(weight.detach().numpy() for weight in weights) for weights in self._kept
+        )
+        self._heads, self._relu, self._eps = heads, relu, eps
+        self.changes_rows = self.changes_newest = True
+
+    def choose(
+        self,
+        x: Tensor,
+        attended: Tensor,
+        rows: Callable[[], Tensor],
+        newest: Callable[[], Tensor],
+    ) -> None:
+        """Set ``changes_rows`` and ``changes_newest``: whether this is faster than two functions.
+
+        ``x``, ``attended``: see ``rows``.
+        """
+        self.changes_rows = fastest(lambda: self.rows(x, attended)) < fastest(rows)
+        self.changes_newest = fastest(lambda: self.newest(x, 0)) < fastest(newest)
+
+    def fits(self, weights: Sequence[Tensor | None]) -> bool:
+        """Return whether the weights of both blocks are where they were."""
+        return _addresses(weights) == self._addresses
+
+    def rows(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Return rows ``x`` [1, n, d] after the first block.
+
+        ``attended``: [1, n, h e], what attention returns before its output projection.
+        """
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        given = (t[0].contiguous().numpy() for t in (x, attended))
+        _all_rows(*given, self._first, self._relu, self._eps[0], out[0].numpy())
+        return out
+
+    def newest(self, x: Tensor, slot: int) -> Tensor:
+        """Return the row in a slot of ``x`` [1, n, d] after the last block, [1, d]."""
+        out, rows = np.empty((1, x.shape[2]), np.float32), x[0].contiguous().numpy()
+        _newest_row(rows, slot, self._heads, self._last, self._relu, self._eps[1], out[0])
         return torch.from_numpy(out)
 
 

@@ -9,7 +9,6 @@ long enough, blocks that are faster so become compiled steps (``nn/graph_kernels
 
 from __future__ import annotations
 
-import time as time_module
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -28,7 +27,6 @@ from costream.nn.state import State
 from costream.nn.timing import ClockedState
 
 _WORTH = 1 << 23  # multiply-accumulates of a step that saves 0.1 ms when compiled
-_TURNS = 5
 
 
 class StepPlan:
@@ -169,8 +167,8 @@ class BlockPlan:
         trial = BlockPlan(self._block, self._block.init_state(count, joints), joints)
         ours, x = trial._compiled_step(), self.y.new_zeros(count, joints, self._block.in_width)
         if ours is not None:
-            theirs = _seconds(lambda: trial.step(x, trial.delay))
-            if _seconds(lambda: ours(trial.delay, x.numpy())) < theirs:
+            theirs = fast.fastest(lambda: trial.step(x, trial.delay))
+            if fast.fastest(lambda: ours(trial.delay, x.numpy())) < theirs:
                 self.compiled = self._compiled_step()
 
     def _compiled_step(self) -> Callable[[int, Any], None] | None:
@@ -196,16 +194,6 @@ class BlockPlan:
         arrays = tuple(tensor.view(-1).numpy() for tensor in tensors)
         numbers = np.array(sizes, np.uint64), graph.graph[0].contiguous().numpy()
         return lambda time, x: kernels.step(time, numbers[0], x, numbers[1], arrays)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """Return the time of a call, the shortest of some."""
-    times = []
-    for _ in range(_TURNS):
-        begun = time_module.perf_counter()
-        call()
-        times.append(time_module.perf_counter() - begun)
-    return min(times)
 
 
 class GraphPlan:
