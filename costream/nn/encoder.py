@@ -9,7 +9,7 @@ their rows. Parameters and results are the same as the ordinary encoder's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from costream.nn.attention import (
     SingleOutputAttention,
 )
 from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
-from costream.nn.fast import linear
+from costream.nn.fast import fastest, linear
 from costream.nn.state import State, zeros
 
 if TYPE_CHECKING:
@@ -43,6 +43,14 @@ class StackState(EncoderState):
 
     attention: RetroactiveState
     rows: Tensor  # [B, n, d]: input rows, in slot order, for the first residual
+
+
+class _CompiledStack(NamedTuple):
+    """The compiled form of a stack, and which of its two parts are faster than PyTorch."""
+
+    step: StackStep
+    rows_pay: bool
+    newest_pays: bool
 
 
 class Encoder(EncoderStack):
@@ -96,15 +104,15 @@ class Encoder(EncoderStack):
         ring.write(state.rows.transpose(1, 2), fill.slot, x)
         rows = state.rows[:, : fill.length]
         compiled = self._compiled(x, state)
-        if compiled is not None and compiled.changes_rows:
-            y = compiled.rows(rows, attended)
+        if compiled is not None and compiled.rows_pay:
+            y = compiled.step.rows(rows, attended)
         else:
             y = first.after_attention(rows, linear(first.self_attn, "out_proj", attended))
-        if compiled is None or not compiled.changes_newest:
+        if compiled is None or not compiled.newest_pays:
             return self._finish(y, fill.slot, fill.mask)
         for ordinary in self._blocks[1:-1]:
             y = ordinary(y)
-        return self.normalise(compiled.newest(y, cast(int, fill.slot)))
+        return self.normalise(compiled.step.newest(y, cast(int, fill.slot)))
 
     def forward_steps(self, x: Tensor, state: EncoderState) -> Tensor:
         """Take T rows [B, T, d], return what T calls of ``forward_step`` would, [B, T, d]."""
@@ -148,13 +156,13 @@ class Encoder(EncoderStack):
         newest = index.argmax(2).flatten()
         return torch.unflatten(self._finish(y, newest, filled.flatten(0, 1)), 0, index.shape[:2])
 
-    def _compiled(self, x: Tensor, state: StackState) -> StackStep | None:
+    def _compiled(self, x: Tensor, state: StackState) -> _CompiledStack | None:
         """Return the compiled form of the first and last block for a row ``x`` [1, d], or None."""
         first, last = self._blocks[0], self._blocks[-1]
         if state.attention.sums is None or not first.compiles(x) or last.training:
             return None
-        compiled: StackStep | None = state.attention.compiled
-        if compiled is None or not compiled.fits([*first.weights(), *last.weights()]):
+        compiled: _CompiledStack | None = state.attention.compiled
+        if compiled is None or not compiled.step.fits([*first.weights(), *last.weights()]):
             weights = first.compiled_weights(), last.compiled_weights()
             if weights[0] is None or weights[1] is None:
                 return None
@@ -162,30 +170,33 @@ class Encoder(EncoderStack):
 
             eps = [(block.norm1.eps, block.norm2.eps) for block in (first, last)]
             relu, heads = first.activate is torch.relu, last.self_attn.num_heads
-            compiled = StackStep(weights[0], weights[1], heads, relu, eps)
-            self._compare(compiled, torch.zeros_like(state.rows))
-            state.attention.compiled = compiled
+            step = StackStep(weights[0], weights[1], heads, relu, eps)
+            compiled = state.attention.compiled = self._compare(step, torch.zeros_like(state.rows))
         return compiled
 
-    def _compare(self, compiled: StackStep, rows: Tensor) -> None:
-        """Let a compiled form be used where it is faster than PyTorch with rows [1, n, d]."""
+    def _compare(self, step: StackStep, rows: Tensor) -> _CompiledStack:
+        """Measure a compiled form and PyTorch with rows [1, n, d]."""
         first, last = self._blocks[0], self._blocks[-1]
         attended = rows.new_zeros(1, self.window, first.self_attn.inner_dim)
 
-        def all_rows() -> Tensor:
+        def readable_rows() -> Tensor:
             return first.after_attention(rows, linear(first.self_attn, "out_proj", attended))
 
-        compiled.choose(rows, attended, all_rows, lambda: _newest_after(last, rows, 0, None))
+        return _CompiledStack(
+            step,
+            fastest(lambda: step.rows(rows, attended)) < fastest(readable_rows),
+            fastest(lambda: step.newest(rows, 0)) < fastest(lambda: _newest(last, rows, 0, None)),
+        )
 
     def _finish(self, y: Tensor, newest: int | Tensor, mask: Tensor | None) -> Tensor:
         """Pass rows [B, n, d] of the first block of a stack through the others, return [B, d]."""
         _, *middle, block = self._blocks
         for ordinary in middle:
             y = ordinary(y, mask)
-        return self.normalise(_newest_after(block, y, newest, mask))
+        return self.normalise(_newest(block, y, newest, mask))
 
 
-def _newest_after(
+def _newest(
     block: EncoderBlock[SingleOutputAttention], y: Tensor, newest: int | Tensor, mask: Tensor | None
 ) -> Tensor:
     """Return the newest of rows [B, n, d], which are all new, after a block, [B, d]."""

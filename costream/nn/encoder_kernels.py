@@ -9,7 +9,7 @@ and ``attention.SingleOutputAttention``. On one core of a Xeon with AVX-512, blo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from numba import types
 from torch import Tensor
 
 from costream.nn.compiled import F32, MATRIX, VECTOR, compiled, exp, inline
-from costream.nn.fast import fastest
 from costream.nn.product_kernels import multiply
 
 _U = np.uint64
@@ -366,21 +365,6 @@ class StackStep:
             tuple(weight.detach().numpy() for weight in weights) for weights in self._kept
         )
         self._heads, self._relu, self._eps = heads, relu, eps
-        self.changes_rows = self.changes_newest = True
-
-    def choose(
-        self,
-        x: Tensor,
-        attended: Tensor,
-        rows: Callable[[], Tensor],
-        newest: Callable[[], Tensor],
-    ) -> None:
-        """Set ``changes_rows`` and ``changes_newest``: whether this is faster than two functions.
-
-        ``x``, ``attended``: see ``rows``.
-        """
-        self.changes_rows = fastest(lambda: self.rows(x, attended)) < fastest(rows)
-        self.changes_newest = fastest(lambda: self.newest(x, 0)) < fastest(newest)
 
     def fits(self, weights: Sequence[Tensor | None]) -> bool:
         """Return whether the weights of both blocks are where they were."""
