@@ -243,7 +243,8 @@ def show_command(model: str, weights: str | None, full: bool, as_json: bool) -> 
 _MAX_LINES = {"model": 2, "knows": 3, "limits": 4, "licence": 2}
 
 # What a model with a frontend takes; the other frontends are of video.
-_TAKES = {"joints": "skeletons", "audiovisual": "video, sound"}
+_TAKES = dict.fromkeys(("joints", "skeleton-features"), "skeletons")
+_TAKES |= {"audiovisual": "video, sound"}
 _TAKES |= dict.fromkeys(("text", "tokenizer"), "text")
 _TAKES |= dict.fromkeys(
     ("audio", "efficientat", "efficientat-mel", "joined-audio", "vggish", "logmel"), "sound"

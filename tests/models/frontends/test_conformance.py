@@ -38,6 +38,17 @@ MOVINET = {
     "blocks": [[[16, 1, 5]], [[24, 3, 3], [16, 1, 3]]],
 }
 X3D = {"size": 19, "short_side": 24, "widths": (8, 12), "depths": (1, 2), "stem_width": 4}
+GRAPH = {
+    "joints": 15,
+    "bones": [list(bone) for bone in BODY_15.bones],
+    "channels": 6,
+    "persons": 1,
+    "widths": [4, 6],
+    "strides": [1, 1],
+    "kernel": 3,
+    "padding": "causal",
+}
+JOINTS = {"layout": "body-15", "streams": ["joint", "joint_motion"]}
 # name -> arguments of a small one, and the shape of an item as ``forward_step`` takes it
 SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "tdn": ({**TDN, "glimpse_width": 4, "glimpse_every": 2}, (3, 24, 32)),
@@ -47,6 +58,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "efficientnet-lite": ({"width": 0.25, "size": 32}, (3, 32, 32)),
     "movinet": (MOVINET, (3, 32, 32)),
     "joints": ({"layout": "body-15"}, (2, 15, 4)),
+    "skeleton-features": ({**JOINTS, "network": GRAPH, "also": ["joint"]}, (2, 15, 4)),
     "audio": (AUDIO, (4000,)),
     "audiovisual": ({"video_arguments": TDN, "audio_arguments": AUDIO}, (3, 24, 32)),
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
@@ -258,6 +270,15 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     *(
         ("joined-audio", {"parts": parts}, "are not several audio frontends with the same blocks")
         for parts in ({"audio": AUDIO}, {"audio": AUDIO, "efficientat": {}}, {"tdn": {}, "tsn": {}})
+    ),
+    *(
+        ("skeleton-features", {**JOINTS, "network": {**GRAPH, **more}, "also": also}, message)
+        for more, also, message in (
+            ({"padding": "same"}, (), "only a network with padding 'causal'"),
+            ({"persons": 2}, (), "the network takes"),
+            ({"channels": 3}, (), "the network takes"),
+            ({}, ["bone"], "also bone: not among the streams"),
+        )
     ),
     *(
         ("joints", {"layout": "body-15", **options}, "does not take these arguments")
