@@ -153,6 +153,8 @@ class StreamingModel:
         # Preparing a few joints takes many small operations, which are slow on an accelerator.
         on_device = kind in ("video", "audio", "text")
         self.frontend: Any = self._place(frontend) if on_device else frontend
+        if kind == "skeleton":
+            frontend.eval().requires_grad_(False)
         self.info = _model_info(card, network, frontend, weights_sha256, heads)
         self.scores = HeadScores(self.info.heads)
         self._pose = ESTIMATOR  # weights that find the joints of persons in frames

@@ -179,7 +179,9 @@ class ImportSettings:
             try:
                 self._given[key] = read(text)
             except (ValueError, KeyError) as error:
-                raise UsageError(f"--config {key}={text}: not {kind}") from error
+                pairs = [f"--config {pair.strip()}" for pair in f"{key}={text}".split(",")]
+                hint = f"one option for each: {' '.join(pairs)}" if "=" in text else None
+                raise UsageError(f"--config {key}={text}: not {kind}", hint=hint) from error
 
     def adopt(self, args: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
         """Adopt values from the arguments in the checkpoint; ``aliases``: their name -> ours."""

@@ -16,7 +16,7 @@ import costream.nn as co
 from costream.models.audio.efficientat import EfficientAt
 from costream.models.audio.vggish import VGGish
 from costream.models.audio.yamnet import YamNet
-from costream.models.catalogue import load_model
+from costream.models.catalogue import load_model, read_whole
 from costream.models.eventful.backbone import GatedBlocksState
 from costream.models.eventful.classifier import ActionState
 from costream.models.eventful.detector import ObjectState
@@ -38,6 +38,7 @@ from costream.models.onnx_step import StepState
 from costream.models.skeleton.ensemble import SkeletonEnsemble
 from costream.models.skeleton.falls import FallRule
 from costream.models.skeleton.joints import JointStreams
+from costream.models.skeleton.skeleton_features import network_of
 from costream.models.skeleton.window import WindowSkeletonNet
 from costream.models.streaming import ModelState
 from costream.models.text.words import TextState
@@ -178,6 +179,12 @@ def converted_volumes() -> Framed:
     return Framed(co.convert(net, example), (4, 9, 9))
 
 
+def features_of_pairs() -> Any:
+    card = read_whole("costgcn-pairs").card
+    network = {**network_of(card.arguments), "widths": [4, 6], "strides": [1, 2]}
+    return load_frontend("skeleton-features", network=network, **card.frontend_arguments).eval()
+
+
 # name -> a network or frontend, and the shape of what a stream of it is given a step
 KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "cooadtr": (lambda: CoOadTR(10, 5, depth=1, **TRANSFORMER), (10,)),
@@ -223,6 +230,7 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
     "mel": (lambda: load_model("cotrans").frontend, (4000,)),
     "vggish": (lambda: VGGish(widths=(2,) * 6, hidden=8, width=8), (4000,)),
     "joints": (lambda: JointStreams("body-15"), (2, 15, 4)),
+    "skeleton-features": (features_of_pairs, (2, 15, 3)),
     **{
         f"conystrom, {landmarks}, {depth}": (
             partial(

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
+from costream.core.records import SkeletonFrame
+from costream.models.build import build
+from costream.models.catalogue import load_model, read_whole
+from costream.models.frontend import load_frontend
 from costream.models.oad.linear import LinearClassifier
 from costream.models.skeleton.joints import JointStreams
-from costream.training.auto.frontends import twins_of
+from costream.training.auto.frontends import FrontendChoice, joined_frontend, twins_of
 from costream.training.auto.selection import (
     Choice,
     ClipFeatures,
@@ -27,7 +32,7 @@ from costream.training.auto.selection import (
     surely_better,
 )
 from costream.training.tokens.linear_head import Clip, mean_answer
-from costream.weights_io.file import read_card
+from costream.weights_io.file import read_card, write_weights
 from kit import data_audio
 from kit.paths import SAMPLES
 from kit.program import costream
@@ -200,6 +205,111 @@ def test_acts_of_two_people_are_learnt_from_their_joints(tmp_path: Path) -> None
     assert card.frontend_arguments["persons"] == 2
     done = run("detect", ROOM, "-m", path, "--start", 4, "--duration", 1, "-f", "json")
     assert {s["label"] for s in json.loads(done.stdout)["segments"]} <= set(card.labels[1:])
+
+
+def test_features_of_several_have_the_twins_that_all_have() -> None:
+    rng = np.random.default_rng(0)
+
+    def made(width: int, twins: int) -> ClipFeatures:
+        rows = torch.from_numpy(rng.normal(0, 1, (1 + twins, STEPS, width)).astype(np.float32))
+        clip = Clip(rows[0], np.arange(STEPS), 1, "film", tuple(rows[1:]))
+        return ClipFeatures("", [clip], (width,))
+
+    first, second, without = made(3, 2), made(5, 2), made(4, 0)
+    both = joined("both", [first, second]).clips[0]
+    for k, twin in enumerate(both.twins):
+        torch.testing.assert_close(twin[:, :3], first.clips[0].twins[k])
+        torch.testing.assert_close(twin[:, 3:], second.clips[0].twins[k])
+    assert len(both.twins) == 2
+    assert not joined("none", [first, without]).clips[0].twins
+
+
+@pytest.fixture(scope="module")
+def pairs() -> FrontendChoice:
+    found = joined_frontend(("costgcn-pairs", "pair"))
+    assert found is not None
+    return found
+
+
+def people(steps: int) -> torch.Tensor:
+    """Return joints [1, T, 2, 15, 3] of two people who move a little."""
+    rng = np.random.default_rng(0)
+    joints = rng.normal(0, 1, (1, 1, 2, 15, 3)) + rng.normal(0, 0.1, (1, steps, 2, 15, 3))
+    joints[..., -1] = 1
+    return torch.from_numpy(joints.astype(np.float32))
+
+
+def test_a_network_and_its_joints_are_one_frontend_for_research(pairs: FrontendChoice) -> None:
+    """Its tokens are those of its parts, so what was chosen for these is what the file holds."""
+    assert (pairs.name, pairs.parts) == ("costgcn-pairs+pair", (176, 120))
+    assert pairs.base.card.licence_class == "research"
+    assert "UT-Interaction" in pairs.base.card.licence
+    both: Any = load_frontend("skeleton-features", **pairs.base.card.frontend_arguments).eval()
+    both.load_state_dict(
+        {k.removeprefix("frontend."): v for k, v in pairs.base.tensors.items()}, strict=True
+    )
+    tokens = both(people(40))
+    joints = JointStreams(
+        "body-15", 2, 2, ("joint", "joint_motion"), origin=30, heading=0, min_score=0.3
+    )
+    torch.testing.assert_close(tokens[..., 176:], joints(people(40)).flatten(2))
+    stored = read_whole("costgcn-pairs")
+    network, front = (module.eval() for module in build(stored.card, stored.tensors) if module)
+    with torch.no_grad():
+        features = network.features(front(people(40))).mean((1, 3))  # type: ignore[operator]
+    torch.testing.assert_close(tokens[:, ::2, :176], features, rtol=1e-3, atol=1e-3)
+
+
+def test_a_file_with_a_skeleton_network_gives_the_same_step_by_step(
+    pairs: FrontendChoice, tmp_path: Path
+) -> None:
+    """Also from a state that was copied in the middle, beside another stream."""
+    torch.manual_seed(0)
+    head = LinearClassifier(296, 2, window=6, spread=True).requires_grad_(False)
+    tensors = {f"network.{k}": v for k, v in head.state_dict().items()}
+    arguments = {"input_width": 296, "num_classes": 2, "window": 6, "spread": True}
+    card = replace(pairs.base.card, arguments=arguments, background=None)
+    write_weights(tmp_path / "own.safetensors", card, {**pairs.base.tensors, **tensors})
+    model: Any = load_model(str(tmp_path / "own.safetensors"))
+    clip = people(24)
+    tokens = model.frontend(clip)
+    whole = head.forward_steps(tokens, head.init_state()).logits[0].softmax(-1).numpy()
+    items = [
+        SkeletonFrame(i, i / 15, x[..., :2].numpy(), x[..., 2].numpy(), model.frontend.layout)
+        for i, x in enumerate(clip[0])
+    ]
+    state = model.init_state()
+    steps = [model.step([item], state).probabilities[0] for item in items[:11]]
+    two = model.init_state(2)
+    two.put([1], state)
+    steps += [model.step([items[0], item], two).probabilities[1] for item in items[11:]]
+    np.testing.assert_allclose(np.stack(steps), whole, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_acts_are_learnt_on_the_features_of_a_skeleton_network(tmp_path: Path) -> None:
+    """The file is for research only, and runs on films."""
+    table = ["file,start,end,label,part"]
+    for part, (walk, sit) in enumerate(((4, 14), (6, 16))):
+        table += [f"{ROOM},{walk},{walk + 1},walk,{part}", f"{ROOM},{sit},{sit + 1},sit,{part}"]
+    (tmp_path / "clips.csv").write_text("\n".join(table) + "\n", encoding="utf-8")
+    path = tmp_path / "own.safetensors"
+    given = ("train", "auto", "--data", tmp_path / "clips.csv", "--group", "part", "-o", path)
+    wanted = ("--frontend", "costgcn-2d+pose")
+    refused = costream(*given, *wanted)
+    assert refused.returncode == 2
+    first = refused.stderr.splitlines()[0]
+    assert "not tried, as their weights are for research only: costgcn-2d" in first
+    cache = ("--cache", tmp_path / "cache")
+    lines = run(*given, *wanted, "--licence", "any", *cache).stdout.splitlines()
+    assert lines[2].split()[0] == "costgcn-2d+pose"
+    card = read_card(path)
+    assert (card.frontend, card.licence_class) == ("skeleton-features", "research")
+    done = run("detect", ROOM, "-m", path, "--start", 4, "--duration", 1, "-f", "json")
+    assert {x["label"] for x in json.loads(done.stdout)["segments"]} <= set(card.labels[1:])
+    done = costream("models", "export", path, "-o", tmp_path / "own.onnx", "--whole")
+    assert done.returncode != 0
+    assert "the step of linear is not exported" in done.stderr
 
 
 @pytest.mark.slow

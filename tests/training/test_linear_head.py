@@ -53,7 +53,8 @@ def test_the_kind_that_separates_the_classes_is_chosen(kind: str) -> None:
     fitter = HeadFitter(clips(kind), 3, 0)
     held = fitter.held_out()
     best = held.best()
-    assert held.right(best).all()
+    # At its first steps a clip does not show yet how far it spreads.
+    assert held.right(best).mean() > (0.8 if kind == "spread" else 0.99)
     assert kind == "mean" or best.pooled == {"change": CHANGE, "spread": SPREAD}[kind]
     head = fitter.head(best)
     right = []
@@ -61,6 +62,21 @@ def test_the_kind_that_separates_the_classes_is_chosen(kind: str) -> None:
         logits = head.forward_steps(clip.tokens[None], head.init_state()).logits[0]
         right.append(int(logits[STEPS // 2 :].softmax(-1).mean(0).argmax()) == clip.label)
     assert np.mean(right) > (0.9 if kind == "spread" else 0.99)
+
+
+def test_a_head_is_judged_from_the_first_step_on() -> None:
+    """Whoever looks at the end of a clip alone does not see what a head says before it."""
+    fitter = HeadFitter(clips("spread"), 3, 0)
+    held = fitter.held_out(2)
+    for kind in (HeadKind(MEAN, None), HeadKind(SPREAD, 0.01)):
+        made, expected = clips("spread"), []
+        for train, check in folds([clip.group for clip in made], 0, 2):
+            head = HeadFitter([made[k] for k in train], 3, 0).head(kind)
+            for k in check:
+                rows = head.forward_steps(made[k].tokens[None], head.init_state()).logits[0]
+                expected.append((k, rows.softmax(-1).mean(0).double().numpy()))
+        answers = np.stack([answer for _, answer in sorted(expected, key=lambda pair: pair[0])])
+        np.testing.assert_allclose(held.answers[kind], answers, atol=1e-3)
 
 
 def test_classes_that_are_alike_are_named_as_the_reason() -> None:

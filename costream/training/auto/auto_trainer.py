@@ -18,6 +18,7 @@ from costream.training.auto.frontends import (
     JOINTLY,
     PEOPLE,
     SOUND,
+    FoundJoints,
     FrontendChoice,
     clips_by,
     first_source,
@@ -92,6 +93,10 @@ class AutoTrainer(SequenceTrainer):
     _frontends: Sequence[FrontendChoice]
     _chosen: FrontendChoice
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._joints = FoundJoints()
+
     def begin(self, settings: TrainSettings) -> Weights:
         """Return the weights of the first frontend to try. Raises UsageError, SourceError."""
         recordings = labelled_recordings(settings)
@@ -125,7 +130,7 @@ class AutoTrainer(SequenceTrainer):
         setup = self.setup(self._chosen.base, data.labels, settings)
         if JOINED in name:  # the features that its frontend outputs
             self._on_device(setup, settings)
-            fitted = clips_by(data.training, setup, settings)
+            fitted = clips_by(data.training, setup, settings, self._joints)
             chosen = replace(chosen, features=replace(chosen.features, clips=fitted))
         head = chosen.head(classes, seed)
         labels, groups = np.array([c.label for c in clips]), [c.group for c in clips]
@@ -175,17 +180,14 @@ class AutoTrainer(SequenceTrainer):
                 if reason:
                     log.warning("%s is not tried: %s", frontend.name, reason)
                     continue
-                clips = clips_by(data.training, setup, settings)
+                clips = clips_by(data.training, setup, settings, self._joints)
             except (SourceError, UsageError) as error:
                 if len(self._frontends) == 1:
                     raise
                 log.warning("%s is not tried: %s", frontend.name, error)
                 continue
             extra = silence(setup, settings) if frontend.name == SOUND else ()
-            networks = 2 if frontend.name in PEOPLE else 1  # a detector comes first
-            found.append(
-                ClipFeatures(frontend.name, clips, frontend.parts, extra=extra, networks=networks)
-            )
+            found.append(ClipFeatures(frontend.name, clips, frontend.parts, extra=extra))
         if not found:
             raise UsageError("no frontend fits all examples", where=settings.data)
         found = _without_copies(found)
@@ -209,7 +211,7 @@ class AutoTrainer(SequenceTrainer):
         length_s = sum(len(c.steps) for f in found[:1] for c in f.clips) / rate_hz
         if length_s > LONGEST_S:
             return f"{length_s:.0f} s of video take long (--frontend {frontend.name} does)"
-        if not shows_people(data.training, setup, settings):
+        if not shows_people(data.training, setup, settings, self._joints):
             return "hardly anybody is seen in a few of the examples"
         return ""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from costream.core.errors import UsageError
+from costream.core.errors import ModelError, UsageError
 from costream.core.records import SourceInfo
 from costream.labels.examples import Example
 from costream.labels.formats.label_headings import split_columns
@@ -23,6 +24,7 @@ from costream.models.build import build
 from costream.models.catalogue import read_whole
 from costream.models.frontend import load_frontend
 from costream.models.skeleton.joints import JointStreams
+from costream.models.skeleton.skeleton_features import network_of
 from costream.sources.base import SourceOptions
 from costream.sources.features.feature_arrays import split_video
 from costream.sources.media.streams import media_streams
@@ -44,7 +46,9 @@ from costream.weights_io.licences import is_allowed, licence_class, narrowest
 
 PICTURE, MOTION, SOUND, POSE, JOINTS, TDN = "encoder", "motion", "mn04", "pose", "joints", "tdn"
 PAIR = "pair"  # as POSE, of two persons
-PEOPLE = (POSE, PAIR)
+# The networks whose features are tried besides joints alone, by what these are.
+NETWORKS = {POSE: "costgcn-2d", PAIR: "costgcn-pairs"}
+PEOPLE = (*NETWORKS, *NETWORKS.values())
 JOINED = "+"
 # Features of several that are tried, besides each alone.
 JOINTLY = (
@@ -54,6 +58,7 @@ JOINTLY = (
     (PICTURE, MOTION, SOUND),
     (PICTURE, POSE),
     (MOTION, POSE),
+    *((network, joints) for joints, network in NETWORKS.items()),
 )
 _JOINT_RATE_HZ = 15.0
 _BODY = "body-15"  # joints that all layouts have
@@ -67,6 +72,8 @@ _TASKS = {
     "audio": "sound classification",
     "skeleton": "skeleton action recognition",
 }
+
+log = logging.getLogger("costream")
 
 
 @dataclass(frozen=True)
@@ -113,14 +120,34 @@ def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[FrontendCho
     found = [_picture(), _motion(picture=False)]
     if info.extra_audio:
         found.append(_sound())
-    found += [_joints(name, info, settings) for name in PEOPLE]
-    if settings.licence is not None and settings.licence != "free":
-        found.append(_differences())
+    found += [_joints(name, info, settings) for name in NETWORKS]
+    return [*_allowed(found, settings), *_for_research(settings)]
+
+
+def _for_research(settings: TrainSettings) -> list[FrontendChoice]:
+    """Return those with weights for research only; a line says which are not tried, and why."""
+    makers: dict[str, Callable[[], FrontendChoice]] = {TDN: _differences}
+    makers |= {name: partial(_network, name) for name in NETWORKS.values()}
+    if settings.frontend is not None:
+        makers = {k: make for k, make in makers.items() if k in settings.frontend.split(JOINED)}
+    if settings.licence in (None, "free"):
+        if makers:
+            what = "not tried, as their weights are for research only: %s (--licence any does)"
+            log.warning(what, ", ".join(makers))
+        return []
+    found = []
+    for name, make in makers.items():
+        try:
+            found.append(make())
+        except ModelError as error:
+            log.warning("%s is not tried: %s", name, error)
     return _allowed(found, settings)
 
 
 def joined_frontend(parts: Sequence[str]) -> FrontendChoice | None:
     """Return a frontend that outputs the features of several; None if there is none."""
+    if len(parts) == 2 and NETWORKS.get(parts[1]) == parts[0]:
+        return _network(parts[0], also=_IN_VIDEO)
     videos = [part for part in parts if part in (PICTURE, MOTION)]
     others = [part for part in parts if part not in (PICTURE, MOTION)]
     if others not in ([], [SOUND]) or not videos:
@@ -133,10 +160,31 @@ def joined_frontend(parts: Sequence[str]) -> FrontendChoice | None:
     return _with_sound(JOINED.join(parts), video, _sound())
 
 
-def clips_by(examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings) -> list[Clip]:
+@dataclass
+class FoundJoints:
+    """Joints that were looked for in examples: those of several frontends are the same."""
+
+    found: dict[str, Joints] = field(default_factory=dict)
+
+    def of(self, example: Example, setup: TrainSetup, settings: TrainSettings) -> Joints:
+        """Return joints [T, S, V, A + 1] of an example. Raises as ``read_motions``."""
+        card, module = setup.card, setup.frontend
+        key = repr((example, module.layout.name, module.axes, module.persons, card.rate_hz))
+        if key not in self.found:
+            read = read_motions([example], card, module, _options(settings), empty=True)
+            self.found[key] = read[0].joints
+        return self.found[key]
+
+
+def clips_by(
+    examples: Sequence[Example],
+    setup: TrainSetup,
+    settings: TrainSettings,
+    joints: FoundJoints,
+) -> list[Clip]:
     """Return the examples as features by the frontend of a setup.
 
-    Raises SourceError, and UsageError for what cannot be used.
+    ``joints``: those found so far. Raises SourceError, and UsageError for what cannot be used.
     """
     card, module = setup.card, setup.frontend
     cache = FeatureCache(settings.cache, card, module, settings.device)
@@ -151,7 +199,9 @@ def clips_by(examples: Sequence[Example], setup: TrainSetup, settings: TrainSett
         tokens = [sound.tokens[0] for sound in reader.read(examples)]
     else:
         check_examples(examples, card, module, _options(settings))
-        found = _joint_tokens(examples, setup, settings, cache)
+        found = _joint_tokens(
+            examples, setup, cache, partial(joints.of, setup=setup, settings=settings)
+        )
         twins, tokens = [rows[1:] for rows in found], [rows[0] for rows in found]
         return [
             Clip(rows, np.arange(len(rows)), card.labels.index(e.label), e.group, tuple(others))
@@ -171,25 +221,28 @@ def silence(setup: TrainSetup, settings: TrainSettings) -> list[Clip]:
     return clips_of_sounds(quiet, [], setup.card.labels)
 
 
-def shows_people(examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings) -> bool:
+def shows_people(
+    examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings, joints: FoundJoints
+) -> bool:
     """Return whether somebody is seen in most steps of a few of the examples."""
     places = np.linspace(0, len(examples) - 1, min(_SAMPLED, len(examples))).astype(int)
     few = [examples[k] for k in dict.fromkeys(places.tolist())]
-    motions = read_motions(few, setup.card, setup.frontend, _options(settings), empty=True)
-    seen = [motion.joints[..., -1].any((1, 2)).mean() for motion in motions]
+    seen = [joints.of(e, setup, settings)[..., -1].any((1, 2)).mean() for e in few]
     return bool(np.mean(seen) >= _PEOPLE)
 
 
 @torch.no_grad()
 def _joint_tokens(
-    examples: Sequence[Example], setup: TrainSetup, settings: TrainSettings, cache: FeatureCache
+    examples: Sequence[Example],
+    setup: TrainSetup,
+    cache: FeatureCache,
+    joints_of: Callable[[Example], Joints],
 ) -> list[list[Tensor]]:
     """Return the tokens [T, C] of each example, and in a picture then those of its twins."""
-    card, module = setup.card, setup.frontend
+    module = setup.frontend
 
     def tokens(example: Example) -> list[Tensor]:
-        motion = read_motions([example], card, module, _options(settings), empty=True)[0]
-        joints = motion.joints
+        joints = joints_of(example)
         every = [joints, *twins_of(joints, module)] if module.axes == 2 else [joints]
         return [module(batch([each]))[0].flatten(1) for each in every]
 
@@ -278,6 +331,29 @@ def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> FrontendCho
     )
     module: Any = load_frontend("joints", **arguments)
     return _of(name, Weights(card, "", {}), module.persons * module.joints * module.channels)
+
+
+def _network(name: str, also: Sequence[str] = ()) -> FrontendChoice:
+    """Return the features of a skeleton network, and the streams ``also`` of its joints."""
+    stored, pose = read_whole(name), read_whole(POSE).card
+    card = stored.card
+    arguments = {**card.frontend_arguments, "network": network_of(card.arguments)}
+    arguments["also"] = list(also)
+    module: Any = load_frontend("skeleton-features", **arguments)
+    own = module.state_dict()  # with the identity in place of the classes
+    taken = {f"frontend.{k}": stored.tensors.get(k, v) for k, v in own.items() if ".fc." not in k}
+    taken |= {f"frontend.{k}": v for k, v in own.items() if ".fc." in k}
+    card = replace(
+        card,
+        frontend="skeleton-features",
+        frontend_arguments=arguments,
+        licence="; ".join(filter(None, (card.licence, pose.licence))),
+        licence_class=narrowest((card.licence_class, pose.licence_class)),
+    )
+    joined_name = JOINED.join((name, *(k for k, v in NETWORKS.items() if also and v == name)))
+    found = _of(joined_name, replace(stored, card=card, tensors=taken))
+    widths = module.features, module.token_width - module.features
+    return replace(found, parts=widths) if also else found
 
 
 def _with_sound(name: str, video: FrontendChoice, sound: FrontendChoice) -> FrontendChoice:

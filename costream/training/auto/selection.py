@@ -44,7 +44,7 @@ class ClipFeatures:
     """The features of all clips by one frontend, or by several whose names are joined by "+".
 
     ``parts``: widths of the frontends' features. ``runs``: whether one weight file can have them.
-    ``extra``: clips of the background that heads are fitted to as well. ``networks``: that run.
+    ``extra``: clips of the background that heads are fitted to as well. ``networks``: frontends.
     """
 
     name: str
@@ -72,7 +72,9 @@ def joined(name: str, several: Sequence[ClipFeatures], *, runs: bool = True) -> 
         for clip in alike:
             places = np.arange(count) * len(clip.steps) // count
             columns.append(clip.tokens[torch.from_numpy(clip.steps[places])])
-        clips.append(replace(alike[0], tokens=torch.cat(columns, 1), steps=np.arange(count)))
+        twins = [torch.cat(rows, 1) for rows in zip(*(clip.twins for clip in alike), strict=False)]
+        made = {"tokens": torch.cat(columns, 1), "steps": np.arange(count), "twins": twins}
+        clips.append(replace(alike[0], **made))
     parts = tuple(width for features in several for width in features.parts)
     networks = sum(features.networks for features in several)
     return ClipFeatures(name, clips, parts, runs, networks=networks)

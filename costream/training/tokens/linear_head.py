@@ -30,6 +30,7 @@ SHRINKAGE = 0.5  # share of a multiple of the identity in a covariance
 MEAN, CHANGE, SPREAD = "mean", "mean and change", "mean and spread"  # of the rows of a window
 _MOST_STEPS = 64  # of a window
 _ROWS = 4  # of an example, at most: its steps are alike
+_ASKED = 16  # steps of an example of which a head is asked, at most
 _MOST_ROWS = 1600  # of all examples
 _ABSENT = -20.0  # logit of a class without examples
 UNSEEN = 1e-7  # a class with less probability was not among the examples
@@ -221,7 +222,7 @@ class HeadFitter:
         ways = dict.fromkeys((kind.pooled, kind.twins) for kind in self.kinds)
         alike = [[kind for kind in self.kinds if (kind.pooled, kind.twins) == way] for way in ways]
         rows = [[self._every_row(clip, kinds[0]) for clip in clips] for kinds in alike]
-        asked = [[self.rows(clip, kinds[0]) for clip in clips] for kinds in alike]
+        asked = [[self.asked(clip, kinds[0]) for clip in clips] for kinds in alike]
         for train, check in folds([clip.group for clip in clips], self._seed, count):
             for kinds, seen, own in zip(alike, rows, asked, strict=True):
                 heads = self._fitted([seen[k] for k in train], labels[train].tolist(), kinds)
@@ -230,14 +231,27 @@ class HeadFitter:
                         out.answers[kind][k] = mean_answer(head, own[k])
         return out
 
+    def asked(self, clip: Clip, kind: HeadKind) -> Tensor:
+        """Return pooled rows [n, F] of steps all over a clip.
+
+        A clip is judged by the mean of what is said of all its steps, from the first one on.
+        """
+        count = min(_ASKED, max(1, 4 * _MOST_ROWS // len(self._clips)), len(clip.steps))
+        places = ((np.arange(count) + 0.5) * len(clip.steps) / count).astype(int)
+        return self._pooled(clip, kind)[torch.from_numpy(clip.steps[places])]
+
     def rows(self, clip: Clip, kind: HeadKind) -> Tensor:
-        """Return pooled rows [n, F] of a clip, as its steps see them, the newest last."""
-        pooling = kind.head(self._width, 1, self.window)
-        pooled = pooling.pool(clip.tokens[None].float(), pooling.init_state())[0]
+        """Return pooled rows [n, F] of a clip to learn from, the newest last."""
+        pooled = self._pooled(clip, kind)
         last = len(clip.steps) - 1
         first = min(last, self.window) // 2  # means of fewer rows vary too much to learn from
         chosen = np.unique(np.linspace(last, first, self._count).round().astype(int))
         return pooled[torch.from_numpy(clip.steps[chosen])]
+
+    def _pooled(self, clip: Clip, kind: HeadKind) -> Tensor:
+        """Return what a head of a kind pools at each row of a clip's recording, [T, F]."""
+        pooling = kind.head(self._width, 1, self.window)
+        return pooling.pool(clip.tokens[None].float(), pooling.init_state())[0]
 
     def _every_row(self, clip: Clip, kind: HeadKind) -> Tensor:
         """Return the rows [n, F] of a clip and, if its kind has them, of its twins."""

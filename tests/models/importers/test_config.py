@@ -33,6 +33,12 @@ def test_wrong_values_are_usage_errors(key: str, text: str, kind: str) -> None:
     assert caught.value.exit_code == ExitCode.USAGE
 
 
+def test_several_settings_in_one_option_are_to_be_given_one_each() -> None:
+    message = "one option for each: --config num_heads=8 --config window=64"
+    with pytest.raises(UsageError, match=message):
+        ImportSettings({"num_heads": "8,window=64"}, KEYS)
+
+
 def test_unknown_keys_list_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"did you mean num_heads.*known keys: num_heads, labels"):
         ImportSettings({"num_head": "4"}, ("num_heads", "labels"))
