@@ -79,7 +79,7 @@ def test_several_frontends_are_chosen_only_if_surely_better_and_if_a_file_can_ho
     assert best(options([first, same], 3, 0)).features.name == "first"
     stays = best(options([first, second, replace(both, runs=False)], 3, 0))
     assert len(stays.features.parts) == 1
-    heavy = replace(first, name="heavy", networks=2)
+    heavy = replace(first, name="heavy", rank=1)
     assert best(options([heavy, first], 3, 0)).features.name == "first"
 
 

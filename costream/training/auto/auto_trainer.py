@@ -16,6 +16,7 @@ from costream.labels.copies import join_groups
 from costream.training.auto.frontends import (
     JOINED,
     JOINTLY,
+    NETWORKS,
     PEOPLE,
     SOUND,
     FoundJoints,
@@ -187,7 +188,8 @@ class AutoTrainer(SequenceTrainer):
                 log.warning("%s is not tried: %s", frontend.name, error)
                 continue
             extra = silence(setup, settings) if frontend.name == SOUND else ()
-            found.append(ClipFeatures(frontend.name, clips, frontend.parts, extra=extra))
+            rank = 1 if frontend.name in PEOPLE else 2  # people are in most of the examples
+            found.append(ClipFeatures(frontend.name, clips, frontend.parts, extra=extra, rank=rank))
         if not found:
             raise UsageError("no frontend fits all examples", where=settings.data)
         found = _without_copies(found)
@@ -246,7 +248,9 @@ def _joined_ones(found: Sequence[ClipFeatures]) -> list[ClipFeatures]:
         if all(part in by_name for part in parts):
             runs = joined_frontend(parts) is not None
             several = [by_name[part] for part in parts]
-            out.append(joined(JOINED.join(parts), several, runs=runs))
+            both = joined(JOINED.join(parts), several, runs=runs)
+            is_one = parts[0] in NETWORKS.values()  # of joints that were found already
+            out.append(replace(both, rank=0) if is_one else both)
     return out
 
 

@@ -147,7 +147,7 @@ def _for_research(settings: TrainSettings) -> list[FrontendChoice]:
 def joined_frontend(parts: Sequence[str]) -> FrontendChoice | None:
     """Return a frontend that outputs the features of several; None if there is none."""
     if len(parts) == 2 and NETWORKS.get(parts[1]) == parts[0]:
-        return _network(parts[0], also=_IN_VIDEO)
+        return _network(*parts)
     videos = [part for part in parts if part in (PICTURE, MOTION)]
     others = [part for part in parts if part not in (PICTURE, MOTION)]
     if others not in ([], [SOUND]) or not videos:
@@ -333,16 +333,20 @@ def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> FrontendCho
     return _of(name, Weights(card, "", {}), module.persons * module.joints * module.channels)
 
 
-def _network(name: str, also: Sequence[str] = ()) -> FrontendChoice:
-    """Return the features of a skeleton network, and the streams ``also`` of its joints."""
+def _network(name: str, joints: str = "") -> FrontendChoice:
+    """Return the features of a skeleton network, and its ``joints`` beside them, if named."""
     stored, pose = read_whole(name), read_whole(POSE).card
     card = stored.card
-    arguments = {**card.frontend_arguments, "network": network_of(card.arguments)}
-    arguments["also"] = list(also)
+    arguments = {
+        **card.frontend_arguments,
+        "network": network_of(card.arguments),
+        "also": list(_IN_VIDEO) if joints else [],
+    }
     module: Any = load_frontend("skeleton-features", **arguments)
-    own = module.state_dict()  # with the identity in place of the classes
-    taken = {f"frontend.{k}": stored.tensors.get(k, v) for k, v in own.items() if ".fc." not in k}
-    taken |= {f"frontend.{k}": v for k, v in own.items() if ".fc." in k}
+    tensors = {  # with the identity in place of the classes
+        f"frontend.{key}": value if ".fc." in key else stored.tensors[key]
+        for key, value in module.state_dict().items()
+    }
     card = replace(
         card,
         frontend="skeleton-features",
@@ -350,10 +354,11 @@ def _network(name: str, also: Sequence[str] = ()) -> FrontendChoice:
         licence="; ".join(filter(None, (card.licence, pose.licence))),
         licence_class=narrowest((card.licence_class, pose.licence_class)),
     )
-    joined_name = JOINED.join((name, *(k for k, v in NETWORKS.items() if also and v == name)))
-    found = _of(joined_name, replace(stored, card=card, tensors=taken))
-    widths = module.features, module.token_width - module.features
-    return replace(found, parts=widths) if also else found
+    found = _of(name, replace(stored, card=card, tensors=tensors))
+    if not joints:
+        return found
+    parts = module.features, module.token_width - module.features
+    return replace(found, name=f"{name}{JOINED}{joints}", parts=parts)
 
 
 def _with_sound(name: str, video: FrontendChoice, sound: FrontendChoice) -> FrontendChoice:

@@ -44,7 +44,8 @@ class ClipFeatures:
     """The features of all clips by one frontend, or by several whose names are joined by "+".
 
     ``parts``: widths of the frontends' features. ``runs``: whether one weight file can have them.
-    ``extra``: clips of the background that heads are fitted to as well. ``networks``: frontends.
+    ``extra``: clips of the background that heads are fitted to as well. ``rank``: of features that
+    are about as good, those with the least rank are chosen.
     """
 
     name: str
@@ -52,7 +53,7 @@ class ClipFeatures:
     parts: tuple[int, ...]
     runs: bool = True
     extra: Sequence[Clip] = ()
-    networks: int = 1
+    rank: int = 0
 
     def some(self, chosen: npt.NDArray[np.int64]) -> ClipFeatures:
         """Return the features of some of the clips."""
@@ -76,8 +77,8 @@ def joined(name: str, several: Sequence[ClipFeatures], *, runs: bool = True) -> 
         made = {"tokens": torch.cat(columns, 1), "steps": np.arange(count), "twins": twins}
         clips.append(replace(alike[0], **made))
     parts = tuple(width for features in several for width in features.parts)
-    networks = sum(features.networks for features in several)
-    return ClipFeatures(name, clips, parts, runs, networks=networks)
+    rank = max(features.rank for features in several) + len(several) - 1
+    return ClipFeatures(name, clips, parts, runs, rank=rank)
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,16 @@ def options(
 
 
 def best(choices: Sequence[Choice]) -> Choice:
-    """Return the choice with the least error that can run, the simpler one if they are close.
+    """Return the choice with the least error that can run, that with the least rank if close.
 
-    Of those with the same number of networks the one with the least error counts. One with more
-    replaces it if the difference, summed over the groups, is more than its standard error.
+    Of those of a rank the one with the least error counts. One of a higher rank replaces it if the
+    difference, summed over the groups, is more than its standard error.
     """
     running = [choice for choice in choices if choice.features.runs]
-    sizes = sorted({choice.features.networks for choice in running})
+    ranks = sorted({choice.features.rank for choice in running})
     chosen: Choice | None = None
-    for size in sizes:
-        alike = [choice for choice in running if choice.features.networks == size]
+    for rank in ranks:
+        alike = [choice for choice in running if choice.features.rank == rank]
         other = min(alike, key=lambda choice: choice.error)
         if chosen is None or surely_better(other, chosen):
             chosen = other
