@@ -3,7 +3,7 @@
 All options are fitted to some groups and judged on the others. The choice itself is judged on
 groups that had no part in it (Varma and Simon, "Bias in error estimation when using
 cross-validation for model selection", 2006). Features of several frontends are only chosen if they
-are better than those of one by more than two standard errors (with one: Breiman et al.,
+are better than those of one by more than 1.5 standard errors (with one: Breiman et al.,
 "Classification and regression trees", 1984).
 """
 
@@ -35,7 +35,7 @@ from costream.training.tokens.linear_head import (
 _LEAST = 1e-6  # least probability in a logarithm
 _ALIKE = 0.995  # cosine of two clips' features, less the mean of all, from which they are copies
 _INNER_FOLDS = 3
-_ERRORS = 2  # standard errors by which one is surely better
+_ERRORS = 1.5  # standard errors by which one is surely better
 _FEWEST = 12  # clips from which on cosines of centred features mean something
 Numbers = npt.NDArray[np.float64]
 
@@ -101,7 +101,7 @@ def options(
 ) -> list[Choice]:
     """Return the best kind of head for each of the features, by ``count`` folds.
 
-    It is the nearest class mean unless another one is better by more than two standard errors.
+    It is the nearest class mean unless another one is better by more than 1.5 standard errors.
     """
     out = []
     for features in every:
@@ -118,7 +118,7 @@ def best(choices: Sequence[Choice]) -> Choice:
     """Return the choice with the least error that can run, that with the least rank if close.
 
     Of those of a rank the one with the least error counts. One of a higher rank replaces it if the
-    difference, summed over the groups, is more than two of its standard errors.
+    difference, summed over the groups, is more than 1.5 of its standard errors.
     """
     running = [choice for choice in choices if choice.features.runs]
     ranks = sorted({choice.features.rank for choice in running})
@@ -133,7 +133,7 @@ def best(choices: Sequence[Choice]) -> Choice:
 
 
 def surely_better(first: Choice, second: Choice) -> bool:
-    """Return whether the error of ``first`` is less by more than two standard errors over groups.
+    """Return whether the error of ``first`` is less by more than 1.5 standard errors over groups.
 
     The best of many is better than another one by more than a single standard error too often.
     """
