@@ -1,8 +1,9 @@
 """Joints of the persons in a stream of frames: who is there, and where their crops are.
 
 A detector finds new persons; each is then followed by the crop that the joints of the frame before
-define, so that the detector looks again only now and then, or when somebody is lost. The joints of
-a person whose crop looks the same are those of before, for half a second.
+define, so that the detector looks again only now and then, where something moves beside them, or
+when somebody is lost. The joints of a person whose crop looks the same are those of before, for
+half a second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from costream.core.errors import ModelError
 from costream.models.base import NetworkRun
 from costream.models.build import build
 from costream.models.images import Pixels
+from costream.models.objects.looks import AGE_S, CELLS, GRID, brightness, covered, moved_cells
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.models.persons import PERSON
 from costream.models.pose.blazepose import JOINTS, SIDE, BlazePose, Landmarks
@@ -33,8 +35,8 @@ from costream.weights_io.store import weight_folders
 
 DETECTOR, ESTIMATOR = "nanodet", "pose"
 POSES = {"lite": ESTIMATOR, "full": "pose-full"}  # names of the weights of both networks
-LOOK_S = 0.5  # between two looks of the detector while somebody is followed ...
-_SEARCH_S = 0.2  # ... and while nobody is
+LOOK_S = 0.5  # at least, between two looks of the detector while somebody is followed ...
+_SEARCH_S = 0.2  # ... and while nobody is; ``AGE_S`` where nothing moves
 _SURE = 0.4  # score of a person from which on they are looked at
 _PRESENT = 0.5  # as in MediaPipe
 # Detectors miss people who lie, so that somebody who was just lost is looked for below.
@@ -57,6 +59,7 @@ _SIGNS = np.array((-1, -1, 1), np.float32)
 _TORSO = (11, 12, 23, 24)  # shoulders and hips
 
 Numbers = npt.NDArray[np.float32]
+Part: TypeAlias = tuple[float, float, float, float]  # left, upper, right and lower edge
 
 
 @dataclass(frozen=True)
@@ -104,13 +107,19 @@ class _Followed:
     time_s: float  # of that frame
     present: float  # how likely a person is there
 
+    def part(self, width: int, height: int) -> Part:
+        """Return the box as a part of a picture of this size, 0 to 1."""
+        x1, y1, x2, y2 = self.box.tolist()
+        return x1 / width, y1 / height, x2 / width, y2 / height
+
 
 class PoseEstimator:
     """Finds up to ``most`` persons and their joints in the frames of one stream.
 
     ``weights``: name of those of the landmarks. ``detects``: it has a detector; if False, a caller
     has one. ``computed``: crops whose joints were computed so
-    far; ``kept``: of persons who did not move, see ``STILL_S``. ``may`` and ``ran``: as of
+    far; ``kept``: of persons who did not move, see ``STILL_S``; ``looks``: pictures in which the
+    detector, or the caller's, has looked for persons. ``may`` and ``ran``: as of
     ``models.base.PersonFinder``; a person whose joints the budget does not admit keeps those of
     before. Raises ModelError if these weights,
     or the detector's, are missing.
@@ -120,7 +129,7 @@ class PoseEstimator:
         self._most = most
         self._detector = _detector() if detects else None
         self._network = landmarks(weights)
-        self.computed = self.kept = 0
+        self.computed = self.kept = self.looks = 0
         self.may: Callable[[float, float], bool] | None = None
         self.ran: NetworkRun | None = None
         self.reset()
@@ -130,6 +139,8 @@ class PoseEstimator:
         self._followed: list[_Followed] = []
         self._lost: list[tuple[Crop, float]] = []  # of whom, and when
         self._looked_s = self._searched_s = -math.inf
+        self._cells: Tensor | None = None  # brightness of the picture of the newest look
+        self._theirs = torch.zeros(GRID, dtype=torch.bool)  # cells in which persons were since then
 
     @torch.inference_mode()
     def find(
@@ -154,8 +165,11 @@ class PoseEstimator:
         wait_s = LOOK_S if nobody_lost else _SEARCH_S
         may_look = boxes is not None or self._detector is not None
         due = not 0 <= time_s - self._looked_s < wait_s - 1e-6
+        if len(persons) < self._most and may_look and boxes is None:
+            due = self._may_be_new(rgb, persons, time_s, due)
         if len(persons) < self._most and may_look and due:
             self._looked_s = time_s
+            self.looks += 1
             found = self._detect(frame) if boxes is None else boxes
             for box in self._unknown(found, persons):
                 if len(persons) < self._most:
@@ -250,6 +264,27 @@ class PoseEstimator:
                 )
             )
         return out
+
+    def _may_be_new(
+        self, rgb: npt.NDArray[np.uint8], persons: Sequence[_Followed], time_s: float, due: bool
+    ) -> bool:
+        """Return whether to look for somebody new in a picture, at a time when a look is due.
+
+        Only if something has moved beside the persons since the newest look, if that was
+        ``AGE_S`` ago, or if somebody is lost.
+        """
+        theirs = covered([each.part(rgb.shape[1], rgb.shape[0]) for each in persons])
+        if theirs is not None:
+            self._theirs |= theirs
+        if not due:
+            return False
+        cells, old = brightness(rgb), not 0 <= time_s - self._looked_s < AGE_S - 1e-6
+        seen = None if old or self._lost else self._cells
+        if seen is not None and moved_cells(seen, cells, self._theirs) < CELLS:
+            return False
+        self._cells = cells
+        self._theirs = torch.zeros_like(self._theirs) if theirs is None else theirs
+        return True
 
     def _detect(self, frame: Tensor) -> list[ObjectBox]:
         """Return the boxes of the persons whom the detector finds, in pixels of the frame."""
