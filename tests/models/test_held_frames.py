@@ -75,13 +75,20 @@ def test_a_still_picture_is_not_computed_again() -> None:
 
 
 def test_operations_are_those_of_the_steps_that_compute() -> None:
+    """The picture is looked at for every second frame that is computed, every eighth if few are."""
     net, few = network((1,), glimpse_width=4), pictures()
     assert net.glimpse is not None
     look = net.glimpse.count_macs(21, 33)
     rest, state = net.count_macs() - look // 2, net.init_state()
-    may = [True, True, False, True, True]
-    costs = [net.forward_held(few[k % 3], state, may=m)[1] for k, m in enumerate(may)]
-    assert costs == [rest + look, rest, 0, rest + look, rest]
+
+    def costs(may: list[bool]) -> list[int]:
+        shown = enumerate(may)
+        return [net.forward_held(few[(k + k // 3) % 3], state, may=m)[1] for k, m in shown]
+
+    full = rest + look
+    assert costs([True, True, False, True, True]) == [full, rest, 0, full, rest]
+    third = [True, False, False]
+    assert costs(10 * third)[::3] == [full, *7 * [rest], full, rest]
 
 
 @pytest.mark.parametrize("change", ["reset", "put", "load"])

@@ -27,6 +27,8 @@ from costream.nn.graph import scale_and_shift
 from costream.nn.state import State, zeros
 
 _SCALE = 1 / 64  # of pixels
+_RARELY = 4  # factor by which image contexts are fewer ...
+_MANY = 1.25  # ... where for each frame that is computed more than this might not be
 
 
 @dataclass
@@ -66,6 +68,7 @@ class HeldFrame:
     steps: int  # since the motion map of this frame was stored first
     settled: bool  # whether the token has no motion: all stored motion maps are of this frame
     computed: int  # frames that were computed since the newest image context
+    denied: int = 0  # frames since then that might not be
 
 
 class FoldedDifference(Folded):
@@ -237,7 +240,8 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
         The newest token and motion map that were computed are held where ``may`` is false, and
         where nothing moves: then the token equals that of ``forward_step``. The image context is
-        computed for every ``glimpse_every``-th frame that is computed.
+        computed for every ``glimpse_every``-th frame that is computed, and four times less often
+        where most may not be: more frames are then worth more than more contexts.
 
         ``frame``, uint8 [1, 3, H, W].
         """
@@ -245,22 +249,29 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         if held is not None:
             same = torch.equal(frame, held.frame)
             held.steps += 1
-            if not may or (same and held.settled):
+            still = same and held.settled
+            if not may or still:
+                held.denied += not still
                 if slots:
                     count = int(state.count)
                     state.ring[:, count % slots] = state.ring[:, (count - 1) % slots]
                 state.count += 1
                 return held.tokens, 0
-        looks = held is None or held.computed + 1 >= self.glimpse_every
+        looks = held is None or held.computed + 1 >= self._every(held)
         macs = self.count_macs()
         if self.glimpse is not None:
             look = self.glimpse.count_macs(self.box[1], self.box[0])
             macs += look * looks - look // self.glimpse_every
         tokens = self._step(frame, state, torch.zeros(int(looks), dtype=torch.int64))
-        computed = 0 if looks or held is None else held.computed + 1
+        computed, denied = (0, 0) if looks or held is None else (held.computed + 1, held.denied)
         steps = held.steps if held is not None and same else 0
-        state.held = HeldFrame(frame, tokens, steps, steps >= slots, computed)
+        state.held = HeldFrame(frame, tokens, steps, steps >= slots, computed, denied)
         return tokens, macs
+
+    def _every(self, held: HeldFrame) -> int:
+        """Return of how many frames that are computed one gets an image context."""
+        few = held.denied > _MANY * (held.computed + 1)
+        return self.glimpse_every * (_RARELY if few else 1)
 
     def _step(self, frames: Tensor, state: DifferenceState, due: Tensor) -> Tensor:
         """Return the tokens of a step; streams ``due``, int64 [n], get a new image context."""
