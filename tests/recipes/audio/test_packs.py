@@ -100,14 +100,14 @@ def test_the_recipe_from_packs_to_weights(packs, tmp_path):
         assert all(text in card for text in ("linear classifier", "tree ensemble", "majority"))
     again = learn(plan, size, torch.device("cpu")).state_dict()  # it is in the cache
     assert all(torch.equal(v, again[k]) for k, v in model.frontend.state_dict().items())
-    joined.make(plan.clips(), tmp_path, joined.JoinedSize(5, 3, 4), tmp_path)
+    joined.make(plan.clips(), tmp_path, joined.JoinedSize(5, 3, 2, 4), tmp_path)
     both = load_model("cotrans,cosounds", tmp_path)
     assert both.info.card.frontend == "joined-audio"
     (same,) = both.steps([AudioBlock(0, 0.25, wave)], both.init_state())
     columns = model.info.heads[0].columns
     np.testing.assert_allclose(same.probabilities[0, columns], result.probabilities[0, columns])
     with pytest.raises(UsageError, match="not that of the first recipe"):
-        joined.make(plan.clips(), tmp_path, joined.JoinedSize(5, 3, 4), tmp_path)
+        joined.make(plan.clips(), tmp_path, joined.JoinedSize(5, 3, 2, 4), tmp_path)
     (tmp_path / "backbone-0.safetensors").unlink()
     with pytest.raises(UsageError, match="no time is left"):
         learn(plan, SoundRecipeSize(seconds=0.1, workers=1), torch.device("cpu"))

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from weights.recipes.audio.data import EVENTS, SoundClip
-from weights.recipes.audio.seen import KINDS, Labels, mixed, seen, seen_of_two
+from weights.recipes.audio.seen import (
+    KINDS,
+    Labels,
+    background,
+    is_background,
+    mixed,
+    seen,
+    seen_of_two,
+)
+from weights.recipes.audio.thresholds import is_first
 
 LABELS = ("cat", "cow", "rain")
 
@@ -65,3 +75,29 @@ def test_a_label_belongs_to_one_kind() -> None:
     # Those that only UrbanSound8K has.
     missing = {"air conditioner", "drilling", "gun shot", "jackhammer", "music"}
     assert set(EVENTS) - set(labels) == missing
+
+
+def test_background_has_no_sound_that_alarms_people() -> None:
+    ambience, held = (
+        clip(""),
+        [replace(clip("drilling"), set="UrbanSound8K", group=str(k)) for k in range(9)],
+    )
+    siren, learnt = replace(held[0], label="siren"), [replace(c, part="train") for c in held]
+    used = [c for c in (*held, siren, *learnt, ambience, clip("cat")) if is_background(c)]
+    assert [*map(id, used)] == [id(c) for c in (*held, ambience) if not c.set or not is_first(c)]
+    assert 1 < len(used) < 9
+
+
+def test_ten_minutes_of_background_are_of_all_kinds_of_clips() -> None:
+    tones = [np.sin(np.arange(16_000) * f / 16_000 * 2 * np.pi) for f in (500, 3000)]
+    clips = [
+        SoundClip((20_000 * tone).astype(np.int16), "", name, "", "test", False)
+        for name, tone in zip(("UrbanSound8K", ""), tones, strict=True)
+    ]
+    made = background(clips, np.random.default_rng(0)).samples
+    assert len(made) == 600 * 16_000
+    minutes = np.abs(np.fft.rfft(made.reshape(10, -1).astype(float)))
+    heard = minutes[:, [500 * 60, 3000 * 60]] / minutes.max(1, keepdims=True)
+    assert (heard.max(0) > 0.5).all()
+    level = 20 * np.log10(np.sqrt(np.mean((made / 32768) ** 2)))
+    assert -45 < level < -15

@@ -47,6 +47,13 @@ def test_the_threshold_is_above_the_scores_of_wrong_labels(false: float, best: f
     assert timeline.thresholds == {"other": 1.0, "speech": 0.6}
 
 
+def test_a_share_of_mistakes_has_a_standard_error_to_spare() -> None:
+    right, quiet = [heard("cat", cat=0.95)] * 50, heard("donkey")
+    loud = heard("donkey", cat=0.72)
+    assert choose([*right, *[loud] * 2, *[quiet] * 38], CARD).threshold == 0.6
+    assert choose([*right, *[loud] * 3, *[quiet] * 15], CARD).threshold == 0.75
+
+
 def test_a_label_that_alarms_has_a_threshold_well_above_false_alarms() -> None:
     clips = [*[heard("baby cry", baby_cry=0.95)] * 5, *[heard("cat", cat=0.65)] * 40]
     clips += [heard("donkey")] * 9

@@ -49,9 +49,10 @@ class Held:
         return Held(*([*one, *another] for one, another in parts))
 
     def select(self, keep: Sequence[bool]) -> Held:
-        """Return the clips, with their tokens, for which ``keep`` is True."""
+        """Return the clips, with what is known of them, for which ``keep`` is True."""
         chosen = [k for k, is_kept in enumerate(keep) if is_kept]
-        return Held([self.clips[k] for k in chosen], [self.tokens[k] for k in chosen])
+        parts = (getattr(self, f.name) for f in fields(self))
+        return Held(*([part[k] for k in chosen] if part else () for part in parts))
 
 
 def adjustment(labels: Sequence[str], shares: Tensor, tau: float) -> Tensor:

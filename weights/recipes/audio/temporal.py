@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from costream.models.oad.cooadtr import CoTrans
 from costream.training.audio.audio_reader import gain
-from costream.training.optim import Optimizer, Schedule
+from costream.training.optim import Average, Optimizer, Schedule
 from weights.recipes.action.loop import logits
 from weights.recipes.audio.adviser import Adviser
 from weights.recipes.audio.data import SoundClip
@@ -163,16 +163,18 @@ def train_head(
     schedule: Schedule,
     seed: int,
     title: str,
+    averaged: bool = False,
 ) -> None:
     """Train a temporal model, or a linear layer, on tokens with targets.
 
     Half of the loss comes from streams, [N, T, D] and [N, T, K]. Their pieces begin at random
     places, and so do the positions, as in the paper: this trains for any first row of the
     embeddings and for windows that are not yet full. The other half comes from recordings as they
-    are, from their beginnings. Some are mixed with one another.
+    are, from their beginnings. Some are mixed with one another. ``averaged``: its weights are a
+    running mean over the steps in the end.
     """
     rng = np.random.default_rng(seed)
-    bar = Optimizer([head], schedule, title)
+    bar, average = Optimizer([head], schedule, title), Average(head)
     for _ in bar:
         length = int(rng.integers(8, STREAM_STEPS + 1))
         begin = int(rng.integers(STREAM_STEPS - length + 1))
@@ -189,6 +191,9 @@ def train_head(
             )
         ]
         bar.step((losses[0] + losses[1]) / 2)
+        average.update(head)
+    if averaged:
+        head.load_state_dict(average.weights)
 
 
 def rounded(module: Net) -> Net:

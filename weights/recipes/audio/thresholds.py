@@ -29,7 +29,7 @@ from costream.weights_io.file import Weights, read_weights, write_weights
 from weights.recipes.audio.calibration import probabilities
 from weights.recipes.audio.data import OTHER, SPEECH, SoundClip, read_clips, sound_label
 from weights.recipes.audio.pieces import cut
-from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, clip_tokens
+from weights.recipes.audio.scores import QUIET, RATE_HZ, Rows, clip_tokens, speech_scores
 from weights.recipes.common import RESEARCH, carry_out, parser
 
 # Labels that alarm people.
@@ -41,7 +41,8 @@ _LOW = 0.5  # a segment lasts while its label is more probable than all others t
 _SPEECH = 0.6  # words are short, and nothing else is taken for speech
 _SHORT_S = (0.3, 0.5, 0.9)
 _SHORT_LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7)  # thresholds of recordings of less than a second
-# Largest shares of clips with a wrong label, and of sounds without a label with any.
+# Largest shares of clips with a wrong label, and of sounds without a label with any; they are kept
+# with a standard error to spare, as the other half has other sounds.
 _MOST_WRONG, _MOST_LABELLED = 0.1, 0.2
 _NOTE = "The timeline shows"  # the sentences of the card from here on are replaced
 _NEXT = "Speech is the best"
@@ -67,12 +68,16 @@ class Heard:
 
     def shown(self, card: Card, timeline: Timeline) -> set[str]:
         """Return the labels of its timeline, as ``costream listen`` shows them."""
+        return {*self.segments(card, timeline)} - {*QUIET}
+
+    def segments(self, card: Card, timeline: Timeline) -> list[str]:
+        """Return the labels of the segments of its timeline."""
         end_s = len(self.clip.samples) / SAMPLE_RATE_HZ
         line = timeline.of_length(end_s)
         segmenter = Segmenter(card.labels, line, RATE_HZ, card.delay_s, ahead=True)
         segmenter.begin(0.0)
         found = [s for k, row in enumerate(self.rows, 1) for s in segmenter.push(k / RATE_HZ, row)]
-        return {s.label for s in (*found, *segmenter.finish(end_s, end_s))} - {*QUIET}
+        return [s.label for s in (*found, *segmenter.finish(end_s, end_s))]
 
 
 def is_first(clip: SoundClip) -> bool:
@@ -158,8 +163,16 @@ def choose(heard: Sequence[Heard], card: Card, short: Sequence[Heard] = ()) -> T
 
 
 def _has_few_mistakes(heard: Sequence[Heard], shown: Sequence[set[str]]) -> bool:
-    wrong, others = labelled(heard, shown)
-    return count(heard, shown).wrong <= _MOST_WRONG and wrong <= _MOST_LABELLED * others
+    shares, (wrong, others) = count(heard, shown), labelled(heard, shown)
+    return (
+        _at_most(shares.wrong, shares.clips) <= _MOST_WRONG
+        and _at_most(wrong / max(1, others), others) <= _MOST_LABELLED
+    )
+
+
+def _at_most(share: float, clips: int) -> float:
+    """Return the share of so many clips, and its standard error more."""
+    return share + float(np.sqrt(share * (1 - share) / max(1, clips)))
 
 
 def described(heard: Sequence[Heard], short: Sequence[Sequence[Heard]], card: Card) -> str:
@@ -173,7 +186,8 @@ def described(heard: Sequence[Heard], short: Sequence[Sequence[Heard]], card: Ca
         parts.append(
             f"{title} the right label for {shares.right:.2f}, a wrong one for {shares.wrong:.2f},"
             f" nothing for {shares.nothing:.2f} ({shares.clips})"
-            + (f", and {wrong} of {others} without a label get one" if k > 1 else "")
+            + (f", {wrong} of {others} without a label get one" if k > 1 else "")
+            + (f", and {_of_speech(clips, card)}" if k > 1 else "")
         )
     found = _shown(heard, card)
     wrong, others = labelled(heard, found)
@@ -183,6 +197,14 @@ def described(heard: Sequence[Heard], short: Sequence[Sequence[Heard]], card: Ca
     return (
         f"{_NOTE}, on the half of these sources on which its thresholds were not chosen:"
         f" {'; '.join(parts)}. Of {others} clips with none of its labels {wrong} get one."
+    )
+
+
+def _of_speech(heard: Sequence[Heard], card: Card) -> str:
+    rows = [one.rows for one in heard]
+    found = speech_scores(rows, [one.clip for one in heard], card.labels, sound_label)
+    return (
+        f"speech is the best label of {found['recall']:.3f} of it, {found['false']:.3f} of others"
     )
 
 

@@ -477,7 +477,10 @@ ABOUT: dict[str, dict[str, Any]] = {
             " the same artists in training and test, so its figures are optimistic; 24 songs of"
             " each genre were used for training. Other kinds of music get one of the ten"
             " labels. Rock, country, disco and reggae are confused with one another. Single"
-            " notes of instruments may or may not count as music."
+            " notes of instruments may or may not count as music. Tables and reports call music"
+            " of less than 10 s of an unsure genre unknown genre: of the 100 excerpts of 2 to 3"
+            " s 56 are right, 14 wrong, 17 unknown and 13 have no row (without this rule 61, 26,"
+            " 0 and 13)."
         ),
         "licence": _LICENCE,
         "licence_class": "research",
