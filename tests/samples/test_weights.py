@@ -102,7 +102,7 @@ def test_the_timeline_has_every_event_and_hardly_another(name: str) -> None:
         shared_s = sum(
             max(0.0, min(s.end_s, event.end_s) - max(s.start_s, event.start_s)) for s in same
         )
-        enough_s = 0.35 * (event.end_s - event.start_s) if name in SOUNDS else 0.0
+        enough_s = 0.5 * (event.end_s - event.start_s) if name in SOUNDS else 0.0
         assert shared_s > enough_s, event
     wrong = [
         s

@@ -496,13 +496,13 @@ ABOUT: dict[str, dict[str, Any]] = {
         "trained_on": _DATA,
         "split": _SPLIT,
         "limits": (
-            "Four in ten of UrbanSound8K's jackhammers are labelled engine idling, a third of"
-            " its idling engines and air conditioners helicopter, and others are confused with"
-            " one another: do not rely on these four labels. A humpback's song is sometimes"
-            " labelled cat or cow. Most labels were trained on some two dozen recordings. Of"
-            " several sounds at the same time only the strongest is reported. The timeline"
-            " shows nothing for other. Not an alarm: do not rely on it for sirens, shots, glass"
-            " or crying babies."
+            "Six in ten of UrbanSound8K's jackhammers are labelled engine idling, a quarter of"
+            " its idling engines and a sixth of its air conditioners helicopter, and others are"
+            " confused with one another: do not rely on these four labels. A humpback's song is"
+            " sometimes labelled cat or cow. Most labels were trained on some two dozen"
+            " recordings. Of several sounds at the same time only the strongest is reported. The"
+            " timeline shows nothing for other. Not an alarm: do not rely on it for sirens,"
+            " shots, glass or crying babies."
         ),
         "licence": _LICENCE,
         "licence_class": "research",
