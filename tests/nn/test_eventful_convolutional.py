@@ -157,6 +157,24 @@ def test_slow_changes_below_the_threshold_add_up_until_they_are_computed():
     assert shares[4] == 1 / 96  # one of 8 x 12 cells
 
 
+def test_maxima_of_numbers_one_of_which_is_none_are_none():
+    torch.manual_seed(2)
+    layers = nn.Conv2d(3, 8, 3, 2, 1), nn.MaxPool2d(3, 2, 1), nn.Conv2d(8, 4, 1)
+    network = nn.Sequential(*layers).double().eval()
+    pictures = torch.randn(1, 3, 64, 96, dtype=torch.float64)
+    eventful = co.EventfulConvolutions(network, pictures)
+    state = eventful.init_state(1)
+    for _ in range(3):
+        found = eventful.forward_step(pictures, state)
+        with torch.no_grad():
+            torch.testing.assert_close(found, network(pictures), equal_nan=True)
+        pictures = pictures.clone()
+        pictures[:, :, 20:24, 30:34] += 1
+        pictures[0, 0, 21, 31] = torch.nan
+    assert eventful.operations.total > 0
+    assert found.isnan().any()
+
+
 def test_networks_that_do_not_begin_with_a_convolution_are_refused():
     flat = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     with pytest.raises(co.ConversionError, match="begin"):

@@ -188,8 +188,8 @@ def max_pool(buffer: Any, streams: Any, places: Any, shape: Any, window: Any, ou
             for j in range(max(0, -left), min(side, width - left)):
                 at = _U(streams[s] + begin + ((top + i) * width + left + j) * channels)
                 for c in range(n):
-                    value = buffer[at + c]
-                    out[to + c] = value if not value <= out[to + c] else out[to + c]  # NaN stays
+                    value, most = buffer[at + c], out[to + c]
+                    out[to + c] = value if value > most or value != value else most  # NaN stays
 
 
 @compiled_when_used
