@@ -8,7 +8,6 @@ are recorded once for each shape of the input, and become a program of ``chain_k
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,7 +23,6 @@ from costream.nn.chain_program import FUNCTIONS, Map, ProgramBuilder, Window
 from costream.nn.operation import ConversionError
 
 _SHAPES = 8  # of inputs for which programs are kept
-_TURNS = 5
 _STRIDES = (1, 1), (2, 2)
 
 
@@ -203,15 +201,7 @@ def _faster(function: Callable[[Tensor], Tensor], x: Tensor) -> Chain | None:
 
 def is_faster(program: Callable[[], object], readable: Callable[[], object]) -> bool:
     """Return whether one call takes less time than another; each is called some times."""
-    times = [min(_time(way) for _ in range(_TURNS)) for way in (program, readable)]
-    return times[0] < times[1]
-
-
-def _time(function: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
-    begun = time.perf_counter()
-    function()
-    return time.perf_counter() - begun
+    return fast.fastest(program) < fast.fastest(readable)
 
 
 _chains: WeakKeyDictionary[nn.Module, Chains] = WeakKeyDictionary()
