@@ -96,7 +96,8 @@ from costream.weights_io.licences import CLASSES
     "--frontend",
     heading="Training",
     metavar="NAME",
-    help="Of auto: only this one of encoder, motion, pose, tdn and mn04, or several joined by +.",
+    help="Of auto: only this one of encoder, motion, pose, pair, costgcn-2d, costgcn-pairs, tdn and"
+    " mn04, or several joined by +.",
 )
 @option(
     "--scratch/--no-scratch", heading="Training", default=False, help="Start from random weights."

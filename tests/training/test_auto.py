@@ -12,13 +12,18 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from costream.core.records import SkeletonFrame
+from costream.core.records import SkeletonFrame, SourceInfo
 from costream.models.build import build
 from costream.models.catalogue import load_model, read_whole
 from costream.models.frontend import load_frontend
 from costream.models.oad.linear import LinearClassifier
 from costream.models.skeleton.joints import JointStreams
-from costream.training.auto.frontends import FrontendChoice, joined_frontend, twins_of
+from costream.training.auto.frontends import (
+    FrontendChoice,
+    frontends_for,
+    joined_frontend,
+    twins_of,
+)
 from costream.training.auto.selection import (
     Choice,
     ClipFeatures,
@@ -32,8 +37,10 @@ from costream.training.auto.selection import (
     surely_better,
 )
 from costream.training.tokens.linear_head import Clip, mean_answer
+from costream.weights_io import store
 from costream.weights_io.file import read_card, write_weights
 from kit import data_audio
+from kit.data_training import train_settings
 from kit.paths import SAMPLES
 from kit.program import costream
 from kit.runs import run
@@ -258,6 +265,28 @@ def test_a_network_and_its_joints_are_one_frontend_for_research(pairs: FrontendC
     with torch.no_grad():
         features = network.features(front(people(40))).mean((1, 3))  # type: ignore[operator]
     torch.testing.assert_close(tokens[:, ::2, :176], features, rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_not_tried_is_said_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    film = SourceInfo("film", "film", "video", None, None)
+
+    def tried(**options: Any) -> list[str]:
+        caplog.clear()
+        return [f.name for f in frontends_for(film, train_settings(tmp_path, **options))]
+
+    free = ["encoder", "motion", "pose", "pair"]
+    assert tried() == tried(licence="free") == free
+    assert "research only: tdn, costgcn-2d, costgcn-pairs (--licence any does)" in caplog.text
+    assert tried(frontend="motion") == free
+    assert not caplog.messages
+    assert tried(licence="any") == [*free, "tdn", "costgcn-2d", "costgcn-pairs"]
+    assert not caplog.messages
+    monkeypatch.setattr(store, "research_folder", lambda: None)
+    assert tried(licence="any", frontend="costgcn-pairs+pair") == free
+    start = "not tried: costgcn-pairs is in the package of research weights: pip install"
+    assert caplog.messages[0].startswith(start)
 
 
 def test_a_file_with_a_skeleton_network_gives_the_same_step_by_step(

@@ -136,11 +136,11 @@ def _for_research(settings: TrainSettings) -> list[FrontendChoice]:
             log.warning(what, ", ".join(makers))
         return []
     found = []
-    for name, make in makers.items():
+    for make in makers.values():
         try:
             found.append(make())
-        except ModelError as error:
-            log.warning("%s is not tried: %s", name, error)
+        except ModelError as error:  # it names them, and how to get them
+            log.warning("not tried: %s", error)
     return _allowed(found, settings)
 
 
