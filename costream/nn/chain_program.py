@@ -19,6 +19,7 @@ from costream.nn.operation import ConversionError
 _PLANAR = 16  # columns of a map from which on it is planar
 _ALIGNED = 16  # numbers of a vector of AVX-512
 _FEW = 32  # places; weights are read once for all of them
+_LONG = 96  # channels of an input from which on this is faster
 _PRODUCTS = (kernels.PLANAR, kernels.WIDE, kernels.DEEP)
 FUNCTIONS: dict[Any, int] = {
     torch.relu: kernels.RELU,
@@ -142,7 +143,8 @@ class ProgramBuilder:
         matrix = weight.new_zeros(outputs, x.channels)
         matrix[: len(weight), : weight.shape[1]] = weight.detach()
         if not x.planar:
-            deep = x.channels >= outputs or x.height * x.width < _FEW
+            few = x.height * x.width < (_FEW if x.channels >= _LONG else 4)
+            deep = x.channels >= outputs or few
             kind = kernels.DEEP if deep else kernels.WIDE
         layer = self._store(matrix.T if kind == kernels.WIDE else matrix, bias, outputs)
         return self._emit(kind, [x], (outputs, *x[2:]), layer)

@@ -105,11 +105,13 @@ class SpectrogramWindows(nn.Module):
             return OadOutput(self.forward_steps(x[:, None], state).logits[:, 0], None)
         hops = int(state.hops) + 1
         rows = torch.cat([state.frames, x], 1)
-        rows[:, : max(0, self.window_frames - hops * self.hop_frames)] = self.silence
+        unheard = max(0, self.window_frames - hops * self.hop_frames)
+        if unheard:
+            rows[:, :unheard] = self.silence
         state.frames.copy_(rows[:, self.hop_frames :])
         state.hops += 1
         length = min(max(hops * self.hop_frames, self.shortest), self.window_frames)
-        window = rows[:, self.window_frames - length :]
+        window = rows[:, self.window_frames - length :] if unheard else rows
         if fast.runs_chains(window) and fast.chains_after(hops * _SAVED, _SAVED):
             from costream.nn.chain import chained
 
