@@ -23,7 +23,7 @@ from costream.nn.attention import (
     SingleOutputAttention,
 )
 from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
-from costream.nn.fast import fastest, linear
+from costream.nn.fast import is_faster, linear
 from costream.nn.state import State, zeros
 
 if TYPE_CHECKING:
@@ -184,8 +184,8 @@ class Encoder(EncoderStack):
 
         return _CompiledStack(
             step,
-            fastest(lambda: step.rows(rows, attended)) < fastest(readable_rows),
-            fastest(lambda: step.newest(rows, 0)) < fastest(lambda: _newest(last, rows, 0, None)),
+            is_faster(lambda: step.rows(rows, attended), readable_rows),
+            is_faster(lambda: step.newest(rows, 0), lambda: _newest(last, rows, 0, None)),
         )
 
     def _finish(self, y: Tensor, newest: int | Tensor, mask: Tensor | None) -> Tensor:

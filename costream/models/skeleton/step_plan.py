@@ -166,10 +166,10 @@ class BlockPlan:
         count, joints = self.frame.shape[:2]
         trial = BlockPlan(self._block, self._block.init_state(count, joints), joints)
         ours, x = trial._compiled_step(), self.y.new_zeros(count, joints, self._block.in_width)
-        if ours is not None:
-            theirs = fast.fastest(lambda: trial.step(x, trial.delay))
-            if fast.fastest(lambda: ours(trial.delay, x.numpy())) < theirs:
-                self.compiled = self._compiled_step()
+        if ours is not None and fast.is_faster(
+            lambda: ours(trial.delay, x.numpy()), lambda: trial.step(x, trial.delay)
+        ):
+            self.compiled = self._compiled_step()
 
     def _compiled_step(self) -> Callable[[int, Any], None] | None:
         """Return a function of a frame's number and the frame, which sets ``y``, or None."""

@@ -119,7 +119,6 @@ class FoldedVideo(Folded):
 
     def _compiled(self, x: Tensor, state: VideoState) -> CompiledStep | None:
         """Return the compiled step, or None without one or if it takes longer."""
-        from costream.nn.chain import is_faster
         from costream.nn.video3d.compiled_step import CompiledStep
 
         try:
@@ -130,7 +129,7 @@ class FoldedVideo(Folded):
             return None
         states = state.clone(), state.clone()
         buffers = states[0].compiled(program)
-        faster = is_faster(lambda: buffers.run(x), lambda: self.step(x, states[1]))
+        faster = fast.is_faster(lambda: buffers.run(x), lambda: self.step(x, states[1]))
         return program if faster else None
 
     def _new_streams(self, number: int, taken: Sequence[int]) -> list[int]:
