@@ -349,7 +349,7 @@ def load_model(
     *,
     threads: int | None = 1,
     licence: AllowedLicence | None = None,
-    pose: Literal["lite", "full"] | None = None,
+    pose: Literal["lite", "full", "movenet"] | None = None,
     provider: str | None = None,
 ) -> LoadedModel:
     """Load a model by its name, or a weight file by its path.

@@ -261,7 +261,10 @@ def _summary(card: Card) -> Iterator[tuple[str, str]]:
         yield "limits", card.limits
     yield "licence", ": ".join(filter(None, (licence_class(card), card.licence)))
     if card.task == POSE_ESTIMATION:
-        yield "takes", "crops of video, one a person, for models of skeletons"
+        what = "crops of video, one a person"
+        if card.architecture == "movenet":
+            what = "video, six persons at once (--pose movenet)"
+        yield "takes", f"{what}, for models of skeletons"
     else:
         takes = "features" if card.frontend is None else _TAKES.get(card.frontend, "video")
         yield "takes", f"{takes}, {card.rate_hz:g} steps a second"

@@ -68,7 +68,10 @@ class PersonsModel:
         first, second = (self.stream, self.person) if self.boxes else (self.person, self.stream)
         notes = {**first.check(source), **second.check(source)}
         if self.boxes and not self.crops:
-            notes["pose"] = f"BlazePose on persons of {self.stream.info.heads[0].card.name}"
+            detector = self.stream.info.heads[0].card.name
+            crowd = notes.get("pose", "").startswith("MoveNet")
+            found = "MoveNet on pictures with persons" if crowd else "BlazePose on persons"
+            notes["pose"] = f"{found} of {detector}"
         return notes
 
     def init_state(self, batch_size: int = 1) -> Any:

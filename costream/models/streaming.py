@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from costream.core.errors import ModelError, SourceError
+from costream.core.layouts import COCO_17
 from costream.core.records import (
     AudioBlock,
     AudioFormat,
@@ -36,8 +37,9 @@ from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.frontend import holds_tokens
 from costream.models.head_scores import HeadScores, rows_with_nan
 from costream.models.oad.audiovisual import stack_audio_blocks
-from costream.models.pose.estimator import ESTIMATOR, landmarks
+from costream.models.pose.movenet import MoveNet
 from costream.models.pose.tracker import BOX, PoseTracker, PoseTrackers
+from costream.models.pose.weights import ESTIMATOR, pose_network
 from costream.nn.cuda_graph import GraphedStep
 from costream.nn.state import State, numbers_of
 from costream.weights_io.card import Card
@@ -195,7 +197,10 @@ class StreamingModel:
         classifier (an imported encoder).
         """
         check_source(self.info.card, self.frontend, source)
-        return source_notes(self.frontend, source) | exactness(self)
+        notes = source_notes(self.frontend, source)
+        if "pose" in notes and isinstance(pose_network(self._pose), MoveNet):
+            notes["pose"] = "MoveNet on complete pictures, operations not counted"
+        return notes | exactness(self)
 
     def init_state(self, batch_size: int = 1) -> ModelState:
         """Return an initial state for ``batch_size`` streams."""
@@ -419,9 +424,15 @@ class StreamingModel:
     def find_joints_with(self, weights: str) -> None:
         """Find the joints of persons in frames with these weights, given by name, from now on.
 
-        Raises ModelError if they are missing.
+        Raises ModelError if they are missing, or find no joints in space for a model that takes
+        these.
         """
-        landmarks(weights)
+        if isinstance(pose_network(weights), MoveNet):
+            name = self.info.card.name
+            if self.frontend.places is None:
+                what = f"{name} takes joints in metres, and {weights} finds places in the picture"
+                raise ModelError(what, hint="use -m costgcn-2d, or --pose lite")
+            self.frontend.check(COCO_17, self.frontend.axes, name)
         self._pose = weights
 
     def see(self, items: Sequence[Data], state: ModelState) -> Tensor:

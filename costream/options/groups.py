@@ -98,9 +98,10 @@ class ModelFlags(Group):
         parse=parse_budget,
         metavar="50%|40ms|20GMAC|0.5x|@FILE",
     )
-    pose: Literal["lite", "full"] | None = flag(
+    pose: Literal["lite", "full", "movenet"] | None = flag(
         "--pose",
-        "Network that finds joints in video; full has to be imported first.  [default: lite]",
+        "Network that finds joints in video: movenet for joints in pictures of four to six persons,"
+        " all at once; full has to be imported first.  [default: lite]",
         on=VIDEO,
         identity="if set",
     )

@@ -14,7 +14,7 @@ from costream.models.persons import PERSON
 from costream.runtime.tracking import MAX_BOXES, ObjectTracker, corners_of, shared_areas
 
 if TYPE_CHECKING:
-    from costream.models.pose.estimator import Numbers
+    from costream.models.pose.found import Numbers
 
 MOST = 8  # persons at one time
 TREMBLE = 0.03  # of the longer side of a person's joints: changes of edges that are noise

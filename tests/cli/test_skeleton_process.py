@@ -85,6 +85,24 @@ def test_joints_are_found_in_video(weights: Path, tmp_path: Path) -> None:
     assert {row["person"] for row in records(path, "prediction")} == {1}
 
 
+def test_joints_of_several_persons_are_found_at_once(tmp_path: Path) -> None:
+    """With ``--pose movenet``, by itself and in the boxes of a detector."""
+    options = ("--pose", "movenet", "-q", "--start", 5, "--duration", 1, "-o")
+    done = run("detect", SAMPLE, "-m", "falls", *options, tmp_path, "-f", "jsonl,joints,csv,mp4")
+    assert done.stderr == ""
+    path = tmp_path / "room.mp4.jsonl"
+    (header,) = records(path, "header")
+    assert header["options"]["pose"].startswith("MoveNet on complete pictures")
+    assert {row["person"] for row in records(path, "prediction")} == {1}
+    columns = (tmp_path / "room.mp4.joints.csv").read_text("utf-8").splitlines()[0].split(",")
+    assert len([name for name in columns if name.endswith("_score")]) == 17
+    assert run("doctor", tmp_path / "room.mp4.joints.csv").stdout.count("coco-17") == 1
+    run("detect", SAMPLE, "-m", "nanodet,falls", *options, tmp_path / "boxes")
+    (header,) = records(tmp_path / "boxes" / path.name, "header")
+    assert header["options"]["pose"] == "MoveNet on pictures with persons of nanodet"
+    refused(5, "costgcn takes joints in metres", "detect", SAMPLE, "-m", "costgcn", *options[:2])
+
+
 @pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_ctrl_c_leaves_a_video_that_plays(weights: Path, tmp_path: Path) -> None:

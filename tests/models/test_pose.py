@@ -20,7 +20,9 @@ from costream.models.importing import import_files
 from costream.models.pose.blazepose import FULL, BlazePose
 from costream.models.pose.choice import find_joints_with
 from costream.models.pose.estimator import Crop, PoseEstimator, cut, in_picture
-from costream.models.pose.tracker import DetectedPerson, PoseTracker, PoseTrackers
+from costream.models.pose.found import DetectedPerson
+from costream.models.pose.tracker import PoseTracker, PoseTrackers
+from costream.models.pose.weights import pose_network
 from costream.models.skeleton.joints import JointStreams
 from costream.models.verify import verify
 from costream.sources.base import SourceOptions
@@ -191,7 +193,7 @@ def test_a_person_in_a_video() -> None:
 def test_the_detector_looks_now_and_then() -> None:
     """Once or twice a second beside somebody who is followed."""
     shown = frames("room.mp4", 5.0, 7.5, every=3)
-    estimator = PoseEstimator(2)
+    estimator = PoseEstimator(pose_network("pose"), 2)
     persons = [estimator.find(f.rgb, f.time_s) for f in shown]
     assert [len(found) for found in persons] == [1] * len(shown)
     assert estimator.looks in (3, 4)
@@ -202,7 +204,7 @@ def test_the_detector_looks_now_and_then() -> None:
 def test_the_detector_looks_where_something_moves() -> None:
     """After half a second, but for the place of the person who is followed."""
     still = frames("room.mp4", 5.0, 5.1)[0].rgb
-    estimator = PoseEstimator(2)
+    estimator = PoseEstimator(pose_network("pose"), 2)
     (person,) = estimator.find(still, 0.0)
     x, y = (person.middle * still.shape[1::-1]).astype(int)
     theirs, others = still.copy(), still.copy()
@@ -219,7 +221,7 @@ def test_the_detector_looks_where_something_moves() -> None:
 
 
 def test_an_empty_picture_is_looked_at_once_a_second() -> None:
-    estimator, empty = PoseEstimator(1), np.full((240, 320, 3), 90, np.uint8)
+    estimator, empty = PoseEstimator(pose_network("pose"), 1), np.full((240, 320, 3), 90, np.uint8)
     assert not any(estimator.find(empty, k / 10) for k in range(21))
     assert estimator.looks == 3
 
@@ -227,7 +229,7 @@ def test_an_empty_picture_is_looked_at_once_a_second() -> None:
 def test_joints_are_kept_of_a_person_who_does_not_move() -> None:
     """For half a second; where a part of the crop changes they are computed again."""
     still = frames("room.mp4", 5.0, 5.1)[0].rgb
-    estimator = PoseEstimator(1)
+    estimator = PoseEstimator(pose_network("pose"), 1)
     first, *same = (estimator.find(still, k / 10) for k in range(5))
     assert (estimator.computed, estimator.kept) == (1, 4)
     assert all(found[0] is first[0] for found in same)
@@ -243,13 +245,13 @@ def test_joints_are_kept_of_a_person_who_does_not_move() -> None:
 def test_somebody_who_was_lost_is_looked_for_lying(monkeypatch: pytest.MonkeyPatch) -> None:
     """The middle of the picture turns by a quarter; the detector finds nobody then."""
     upright = frames("room.mp4", 5.0, 5.1)[0].rgb
-    estimator = PoseEstimator(1)
+    estimator = PoseEstimator(pose_network("pose"), 1)
     places = estimator.find(upright, 0.0)[0].places * upright.shape[1::-1]
     (x, y), half = places.mean(0).round().astype(int), 200
     around = np.s_[y - half : y + half, x - half : x + half]
     lying = upright.copy()
     lying[around] = np.rot90(upright[around])
-    fresh = PoseEstimator(1)
+    fresh = PoseEstimator(pose_network("pose"), 1)
     for each in (estimator, fresh):
         monkeypatch.setattr(each, "_unknown", lambda *_: [])
     assert not fresh.find(lying, 0.1)  # nobody was there before
@@ -303,5 +305,5 @@ def test_the_larger_network_is_imported_before_it_is_chosen(
 def test_a_model_without_skeletons_finds_no_joints() -> None:
     with pytest.raises(UsageError, match="cosounds does not take joints"):
         find_joints_with(load_model("cosounds"), "full")
-    with pytest.raises(UsageError, match="'heavy' is not one of lite, full"):
+    with pytest.raises(UsageError, match="'heavy' is not one of lite, full, movenet"):
         find_joints_with(load_model("cosounds"), "heavy")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -12,6 +12,12 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError
 from costream.core.records import POSE_ESTIMATION
+from costream.models.pose.tflite_layers import (
+    convolutions_before,
+    fits,
+    graph_of,
+    named_tensors,
+)
 from costream.models.spec import register_model
 from costream.nn.fused import RELU6, convolve
 from costream.weights_io.foreign import ForeignCheckpoint
@@ -36,7 +42,7 @@ class Landmarks(NamedTuple):
 @register_model(
     "blazepose",
     order=31,
-    model="costream.models.pose.estimator:PoseWeights",
+    model="costream.models.pose.weights:PoseWeights",
     bench="costream.bench.published:published_steps_table",
     task=POSE_ESTIMATION,
 )
@@ -116,20 +122,33 @@ class BlazePose(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """A pointwise, a depthwise and a linear pointwise convolution, added to what came in."""
+    """A pointwise, a depthwise and a linear pointwise convolution, added to what came in.
+
+    ``below``: with a stride of 2, maps are padded below and to the right, as TensorFlow does, and
+    not on all sides.
+    """
 
     def __init__(
-        self, in_channels: int, inner: int, out_channels: int, kernel: int, stride: int
+        self,
+        in_channels: int,
+        inner: int,
+        out_channels: int,
+        kernel: int,
+        stride: int,
+        below: bool = False,
     ) -> None:
         super().__init__()
         self.expand = nn.Conv2d(in_channels, inner, 1)
         self.depth = _depthwise(inner, kernel, stride)
+        self.pads = (kernel // 2 - 1, kernel // 2) * 2 if below and stride == 2 else None
+        if self.pads is not None:
+            self.depth.padding = (0, 0)
         self.project = nn.Conv2d(inner, out_channels, 1)
         self.skips = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the map [B, out, h, w] for a map [B, in, H, W]."""
-        y = convolve(self.depth, convolve(self.expand, x, RELU6), RELU6)
+        y = convolve(self.depth, convolve(self.expand, x, RELU6), RELU6, self.pads)
         y = convolve(self.project, y)
         return y.add_(x) if self.skips else y
 
@@ -175,7 +194,6 @@ FULL: dict[str, Any] = {
     "units": [5, 6],
 }
 PAPER = "https://arxiv.org/abs/2206.11678"
-_CONVOLUTIONS = ("conv", "depthwise")
 
 
 @importer(
@@ -187,41 +205,16 @@ _CONVOLUTIONS = ("conv", "depthwise")
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError if the file has other convolutions than lite or full."""
-    found = list(_convolutions(foreign))
+    shapes = {5 * POINTS, 3 * POINTS, 1}
+    outputs = graph_of(foreign)["outputs"]
+    ends = [k for k, shape in outputs if len(shape) == 2 and shape[1] in shapes]
+    found = convolutions_before(foreign, ends)
     for sizes in (LITE, FULL):
         network = BlazePose(**sizes)
         layers = list(network.in_order())
-        shapes = [tuple(weight.shape) for weight, _ in found]
-        if shapes == [tuple(layer.weight.shape) for layer in layers]:
+        if fits(layers, found):
             break
     else:
         raise ModelError(f"{len(found)} convolutions, which are not those of BlazePose")
-    names = {layer: name for name, layer in network.named_modules()}
-    tensors = {}
-    for layer, (weight, bias) in zip(layers, found, strict=True):
-        for end, value in (("weight", weight), ("bias", bias)):
-            half = value.half()
-            exact = torch.equal(half.float(), value)
-            tensors[f"{names[layer]}.{end}"] = half if exact else value
+    tensors = named_tensors(network, layers, found)
     return ImportedNetwork("blazepose", sizes, tensors, None, paper=PAPER, task=POSE_ESTIMATION)
-
-
-def _convolutions(foreign: ForeignCheckpoint) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield weight and bias of the convolutions that landmarks depend on, in their order."""
-    graph: Mapping[str, Any] = foreign.args
-    if "operators" not in graph:
-        raise ModelError("not a TFLite file, which BlazePose is read from")
-    shapes = {5 * POINTS, 3 * POINTS, 1}
-    wanted = {k for k, shape in graph["outputs"] if len(shape) == 2 and shape[1] in shapes}
-    used = []
-    for operator in reversed(graph["operators"]):
-        if wanted.intersection(operator["outputs"]):
-            wanted.update(operator["inputs"])
-            used.append(operator)
-    for operator in reversed(used):
-        if operator["kind"] in _CONVOLUTIONS:
-            _, weight, bias = (foreign.tensors.get(f"tflite.{k}") for k in operator["inputs"])
-            if weight is None or bias is None or weight.dim() != 4:
-                raise ModelError("a convolution without weights")
-            axes = (0, 3, 1, 2) if operator["kind"] == "conv" else (3, 0, 1, 2)
-            yield weight.permute(axes).contiguous(), bias

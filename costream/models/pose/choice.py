@@ -5,14 +5,15 @@ from __future__ import annotations
 from costream.core.errors import UsageError
 from costream.models.base import Model
 from costream.models.persons import PersonsModel
-from costream.models.pose.estimator import POSES
+from costream.models.pose.weights import POSES
 from costream.models.streaming import StreamingModel
 
 
 def find_joints_with(model: Model, pose: str) -> None:
-    """Make a model of skeletons find joints in video with the network ``pose``: lite or full.
+    """Make a model of skeletons find joints in video with the network ``pose``: a key of ``POSES``.
 
-    Raises UsageError for other models and names, ModelError if the weights are missing.
+    Raises UsageError for other models and names, ModelError if the weights are missing or do not
+    find what the model takes.
     """
     if pose not in POSES:
         raise UsageError(f"{pose!r} is not one of {', '.join(POSES)}", where="--pose")

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,24 +19,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from costream.core.errors import ModelError
+from costream.core.layouts import MEDIAPIPE_33
 from costream.models.base import NetworkRun
-from costream.models.build import build
-from costream.models.images import Pixels
 from costream.models.objects.looks import AGE_S, CELLS, GRID, brightness, covered, moved_cells
-from costream.models.objects.nanodet import NanoDetPlus
-from costream.models.persons import PERSON
 from costream.models.pose.blazepose import JOINTS, SIDE, BlazePose, Landmarks
+from costream.models.pose.found import (
+    CHANGED,
+    SEARCH_S,
+    STILL,
+    STILL_S,
+    SURE,
+    DetectedPerson,
+    ObjectBox,
+)
+from costream.models.pose.weights import detector
 from costream.nn.boxes import pairwise_iou
-from costream.weights_io.card import Card
-from costream.weights_io.file import SUFFIX, read_weights
-from costream.weights_io.store import weight_folders
 
-DETECTOR, ESTIMATOR = "nanodet", "pose"
-POSES = {"lite": ESTIMATOR, "full": "pose-full"}  # names of the weights of both networks
-LOOK_S = 0.5  # at least, between two looks of the detector while somebody is followed ...
-_SEARCH_S = 0.2  # ... and while nobody is; ``AGE_S`` where nothing moves
-_SURE = 0.4  # score of a person from which on they are looked at
+LOOK_S = 0.5  # at least, between two looks of the detector while somebody is followed;
+# ``AGE_S`` where nothing moves
 _PRESENT = 0.5  # as in MediaPipe
 # Detectors miss people who lie, so that somebody who was just lost is looked for below.
 _LOST_S = 3.0  # for which somebody is looked for so ...
@@ -46,9 +45,6 @@ _WIDER = 1.3  # ... in a crop of this side, to that of the one before ...
 _ANGLES = (0.0, math.pi / 2, -math.pi / 2)  # ... turned by these angles
 _LEANING = math.pi / 4  # ... unless they leant by this: they lie already
 _CERTAIN = 0.95  # presence of those who are found so
-STILL_S = 0.5  # for which joints are kept of a person who does not move ...
-STILL = 0.04  # ... which is a crop of which no part changes by more, of the range of a channel
-_CHANGED = 0.2  # change of a part from which on new joints of a person gain most
 _PARTS, _SAMPLES = 16, 4  # of a crop, along a side; and pixels of each of these, along a side
 _MARGIN = 1.25  # side of a crop, to that of the box or of the circle around a person
 _SAME = 0.6  # share of the smaller of two boxes in the larger one, from which on it is one person
@@ -56,25 +52,8 @@ _CENTRE, _TOP = 33, 34  # points that define the next crop: between the hips, an
 # Signs that rotate the camera's axes (x right, y down, z away) to a Kinect's: y up, z away, x left.
 # A rotation about z, so that left and right hands are not swapped.
 _SIGNS = np.array((-1, -1, 1), np.float32)
-_TORSO = (11, 12, 23, 24)  # shoulders and hips
 
-Numbers = npt.NDArray[np.float32]
 Part: TypeAlias = tuple[float, float, float, float]  # left, upper, right and lower edge
-
-
-@dataclass(frozen=True)
-class DetectedPerson:
-    """A person detected in a frame."""
-
-    joints: Numbers  # float32 [33, 3], metres around the hips, y up
-    scores: Numbers  # float32 [33], 0 to 1
-    places: Numbers  # float32 [33, 2], 0 to 1 in the image, y down
-
-    @property
-    def middle(self) -> Numbers:
-        """Middle of the torso in the image."""
-        middle: Numbers = self.places[list(_TORSO)].mean(0)
-        return middle
 
 
 class Crop(NamedTuple):
@@ -84,16 +63,6 @@ class Crop(NamedTuple):
     y: float
     side: float
     angle: float  # radians
-
-
-class ObjectBox(NamedTuple):
-    """A box of the detector, in pixels, and its score."""
-
-    x: float  # of its middle
-    y: float
-    width: float
-    height: float
-    score: float
 
 
 @dataclass(frozen=True)
@@ -116,19 +85,19 @@ class _Followed:
 class PoseEstimator:
     """Finds up to ``most`` persons and their joints in the frames of one stream.
 
-    ``weights``: name of those of the landmarks. ``detects``: it has a detector; if False, a caller
-    has one. ``computed``: crops whose joints were computed so
-    far; ``kept``: of persons who did not move, see ``STILL_S``; ``looks``: pictures in which the
-    detector, or the caller's, has looked for persons. ``may`` and ``ran``: as of
-    ``models.base.PersonFinder``; a person whose joints the budget does not admit keeps those of
-    before. Raises ModelError if these weights,
-    or the detector's, are missing.
+    ``detects``: it has a detector; if False, a caller has one. ``computed``: crops whose joints
+    were computed so far; ``kept``: of persons who did not move, see ``STILL_S``; ``looks``:
+    pictures in which the detector, or the caller's, has looked for persons. ``may`` and ``ran``:
+    as of ``models.base.PersonFinder``; a person whose joints the budget does not admit keeps those
+    of before. Raises ModelError if the weights of the detector are missing.
     """
 
-    def __init__(self, most: int = 1, weights: str = ESTIMATOR, *, detects: bool = True) -> None:
-        self._most = most
-        self._detector = _detector() if detects else None
-        self._network = landmarks(weights)
+    layout = MEDIAPIPE_33
+    reach = math.inf  # whoever is followed may go anywhere
+
+    def __init__(self, network: BlazePose, most: int = 1, *, detects: bool = True) -> None:
+        self._network, self._most = network, most
+        self._detector = detector() if detects else None
         self.computed = self.kept = self.looks = 0
         self.may: Callable[[float, float], bool] | None = None
         self.ran: NetworkRun | None = None
@@ -162,7 +131,7 @@ class PoseEstimator:
         reason = "motion" if self.computed > computed else "new"
         persons += self._fallen(picture, time_s, persons)
         nobody_lost = persons and len(persons) == len(before) and not self._lost
-        wait_s = LOOK_S if nobody_lost else _SEARCH_S
+        wait_s = LOOK_S if nobody_lost else SEARCH_S
         may_look = boxes is not None or self._detector is not None
         due = not 0 <= time_s - self._looked_s < wait_s - 1e-6
         if len(persons) < self._most and may_look and boxes is None:
@@ -193,7 +162,7 @@ class PoseEstimator:
             for each, change in zip(known, changes, strict=True)
         ]
         if self.may is not None and not all(still):
-            gain = sum(min(1.0, change / _CHANGED) for change in changes)
+            gain = sum(min(1.0, change / CHANGED) for change in changes)
             if not self.may(gain, time_s - min(each.time_s for each in known)):
                 still = [True] * len(known)
         moved = [each.crop for each, same in zip(known, still, strict=True) if not same]
@@ -218,7 +187,7 @@ class PoseEstimator:
     def _fallen(self, frame: Tensor, time_s: float, known: Sequence[_Followed]) -> list[_Followed]:
         """Return those who were just lost and lie below the place where they were."""
         out: list[_Followed] = []
-        if not self._lost or 0 <= time_s - self._searched_s < _SEARCH_S - 1e-6:
+        if not self._lost or 0 <= time_s - self._searched_s < SEARCH_S - 1e-6:
             return out
         self._searched_s = time_s
         height, width = frame.shape[2:]
@@ -303,7 +272,7 @@ class PoseEstimator:
 
     def _unknown(self, found: Sequence[ObjectBox], persons: Sequence[_Followed]) -> list[ObjectBox]:
         """Return the boxes of those whom nobody follows, the largest first."""
-        rows = [row for row in found if row.score >= _SURE and max(row.width, row.height) >= 1]
+        rows = [row for row in found if row.score >= SURE and max(row.width, row.height) >= 1]
         if persons and rows:
             placed = torch.tensor([row[:4] for row in rows])
             middles, halves = placed[:, :2], placed[:, 2:] / 2
@@ -393,50 +362,3 @@ def _distinct(persons: Sequence[_Followed]) -> list[_Followed]:
         if not boxes or pairwise_iou(person.box[None], torch.stack(boxes)).max() < _SAME:
             kept.append(person)
     return kept
-
-
-@cache
-def _detector() -> tuple[NanoDetPlus, Pixels]:
-    card, network, pixels = _loaded(DETECTOR)
-    if not isinstance(network, NanoDetPlus) or not isinstance(pixels, Pixels):
-        raise ModelError(f"{DETECTOR} has other weights here than those of NanoDet-Plus")
-    if card.labels[0] != PERSON:
-        raise ModelError(f"the first label of {DETECTOR} is not {PERSON!r}")
-    return network, pixels
-
-
-@cache
-def landmarks(name: str) -> BlazePose:
-    """Return the network of these weights. ModelError if they are missing, or not BlazePose's."""
-    _, network, _ = _loaded(name)
-    if not isinstance(network, BlazePose):
-        raise ModelError(f"{name} has other weights here than those of BlazePose")
-    return network
-
-
-def _loaded(name: str) -> tuple[Card, Any, Any]:
-    """Return card, network and frontend of weights that are found by their name."""
-    paths = (folder / f"{name}{SUFFIX}" for _, folder in weight_folders())
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        what = f"no weights for {name} here, with which persons are found in video"
-        hint = "reinstall costream"
-        if name == POSES["full"]:
-            hint = f"costream models import pose_landmark_full.tflite --name {name}"
-        raise ModelError(what, hint=hint)
-    stored = read_weights(path)
-    network, frontend = build(stored.card, stored.tensors)
-    network.eval().requires_grad_(False)
-    for weight in network.parameters():
-        if weight.ndim == 4:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-    return stored.card, network, frontend
-
-
-class PoseWeights:
-    """What the weights of a pose estimator are as a model: none, which its error says."""
-
-    def __init__(self, card: Card, *_: Any, **__: Any) -> None:
-        """Raise ModelError."""
-        hint = "for what persons do in a video: -m costgcn"
-        raise ModelError(f"{card.name} finds joints for other models, and has no labels", hint=hint)

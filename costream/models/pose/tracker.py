@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from costream.core.layouts import MEDIAPIPE_33
 from costream.core.records import Box, SkeletonFrame, VideoFrame
 from costream.models.base import NetworkRun
-from costream.models.pose.estimator import (
-    ESTIMATOR,
-    DetectedPerson,
-    Numbers,
-    ObjectBox,
-    PoseEstimator,
-)
+from costream.models.pose.crowd import CrowdEstimator
+from costream.models.pose.estimator import PoseEstimator
+from costream.models.pose.found import DetectedPerson, Numbers, ObjectBox
+from costream.models.pose.movenet import MoveNet
+from costream.models.pose.weights import ESTIMATOR, pose_network
 
 BOX = (640, 480)  # frames are fitted into this; a person of a third of it is still detected well
 KEEP_S = 1.0  # a person who was not detected for this long has left the slot
@@ -40,13 +37,13 @@ class PoseTracker:
         self._persons, self._places, self._weights = persons, places, weights
         self._detects = detects
         self.may: Callable[[float, float], bool] | None = None
-        self._estimator: PoseEstimator | None = None  # before the first frame
+        self._estimator: PoseEstimator | CrowdEstimator | None = None  # before the first frame
         self._last: list[tuple[float, Numbers] | None] = [None] * persons  # time and place
         self._numbers = [0] * persons  # of the persons in the slots
         self._newest = 0
 
     def find(self, frame: VideoFrame, boxes: Sequence[Box] | None = None) -> SkeletonFrame:
-        """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33.
+        """Return the persons in a frame as a SkeletonFrame of layout mediapipe-33, or coco-17.
 
         ``boxes``: of persons, in pixels of the source, by the caller's detector; None: it has not
         looked at this frame.
@@ -57,18 +54,20 @@ class PoseTracker:
         missing.
         """
         persons = self._detect(frame, boxes)
-        shape = (self._persons, len(MEDIAPIPE_33.joints))
+        layout = self._made().layout
+        shape = (self._persons, len(layout.joints))
         joints, places = np.zeros((*shape, 3), np.float32), np.zeros((*shape, 2), np.float32)
         scores = np.zeros(shape, np.float32)
         for slot, person in self._assign(persons, frame.time_s):
-            joints[slot], scores[slot] = person.joints, person.scores
-            places[slot] = person.places
+            scores[slot], places[slot] = person.scores, person.places
+            if person.joints is not None:
+                joints[slot] = person.joints
             self._last[slot] = (frame.time_s, person.middle)
         if self._places is not None:
             height, width, _ = frame.rgb.shape
             wide = width / height if self._places == "height" else 1.0
             joints = places * np.array((wide, -1), np.float32)
-        about = (frame.i, frame.time_s, joints, scores, MEDIAPIPE_33)
+        about = (frame.i, frame.time_s, joints, scores, layout)
         return SkeletonFrame(*about, places=places, persons=tuple(self._numbers))
 
     @property
@@ -83,26 +82,41 @@ class PoseTracker:
             self._estimator.reset()
 
     def _detect(self, frame: VideoFrame, boxes: Sequence[Box] | None) -> list[DetectedPerson]:
-        if self._estimator is None:
-            self._estimator = PoseEstimator(self._persons, self._weights, detects=self._detects)
-        self._estimator.may = self.may
+        estimator = self._made()
+        estimator.may = self.may
         found = None if boxes is None else in_pixels(boxes, frame)
-        return self._estimator.find(frame.rgb, frame.time_s, found)
+        return estimator.find(frame.rgb, frame.time_s, found)
+
+    def _made(self) -> PoseEstimator | CrowdEstimator:
+        if self._estimator is None:
+            network = pose_network(self._weights)
+            if isinstance(network, MoveNet):
+                self._estimator = CrowdEstimator(network, self._persons, detects=self._detects)
+            else:
+                self._estimator = PoseEstimator(network, self._persons, detects=self._detects)
+        return self._estimator
 
     def _assign(
         self, persons: Sequence[DetectedPerson], time_s: float
     ) -> Iterator[tuple[int, DetectedPerson]]:
-        """Yield a slot for each person: that of the nearest known person, else a free one."""
+        """Yield a slot for each person: that of the nearest known person, else a free one.
+
+        Somebody who is not followed is not known if nobody was near.
+        """
+        reach = self._made().reach
         slots = dict(enumerate(self._last))
         known = {
             slot: last[1] for slot, last in slots.items() if last and time_s - last[0] <= KEEP_S
         }
         left = list(range(len(persons)))
-        while left and known:
-            k, slot = min(
-                ((k, slot) for k in left for slot in known),
-                key=lambda pair: float(np.linalg.norm(persons[pair[0]].middle - known[pair[1]])),
-            )
+        away = {
+            (k, slot): float(np.linalg.norm(persons[k].middle - middle))
+            for k in left
+            for slot, middle in known.items()
+        }
+        for k, slot in sorted(away, key=away.__getitem__):
+            if k not in left or slot not in known or away[k, slot] > reach * persons[k].extent:
+                continue
             yield slot, persons[k]
             left.remove(k)
             del known[slot], slots[slot]
