@@ -27,6 +27,7 @@ from costream.models.objects.changes import MARGIN
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.models.onnx_step import onnx_session
 from costream.models.pose.blazepose import LITE, SIDE, BlazePose
+from costream.models.pose.movenet import MoveNet
 from costream.models.spec import model_spec
 from costream.models.video.movinet.network import MoViNet
 from costream.nn import fast
@@ -36,12 +37,19 @@ from costream.nn.state import State
 
 COLUMNS = ("way", "median us", "p10 us", "x costream", "MACs", "state bytes")
 # Height and width of frames.
-PICTURES = {"yolos": (480, 848), "rf": (384, 384), "nanodet": (416, 416), "blazepose": (SIDE, SIDE)}
-# What the published file of a network takes: ONNX, of blazepose TFLite.
+PICTURES = {
+    "yolos": (480, 848),
+    "rf": (384, 384),
+    "nanodet": (416, 416),
+    "blazepose": (SIDE, SIDE),
+    "movenet": (256, 320),
+}
+# What the published file of a network takes: ONNX, of blazepose and movenet TFLite.
 ORIGINALS = {
     "efficientat": (1, 1, BANDS, 200),
     "nanodet": (1, 3, 416, 416),
     "blazepose": (1, SIDE, SIDE, 3),
+    "movenet": (1, *PICTURES["movenet"], 3),
 }
 _SHARES = (("a quarter", 4), ("a tenth", 10))
 _CHANGED = (120, 200)  # height and width of what is new in each frame
@@ -84,6 +92,8 @@ def _ways(kind: str, arguments: Mapping[str, Any]) -> Ways:
         return picture_ways(NanoDetPlus(**arguments).eval(), PICTURES[kind])
     if kind == "blazepose":
         return picture_ways(BlazePose(**LITE).eval(), PICTURES[kind])
+    if kind == "movenet":
+        return crowd_ways(MoveNet().eval(), PICTURES[kind])
     net = Yolos(**arguments) if kind == "yolos" else RfDetr(**arguments)
     return object_ways(net.eval(), *PICTURES[kind])
 
@@ -105,6 +115,19 @@ def picture_ways(net: NanoDetPlus | BlazePose, size: tuple[int, int]) -> Ways:
     if isinstance(net, NanoDetPlus):
         ways += [_by_place(net, pictures[:1], "nothing"), _by_place(net, pictures, "a ninth")]
     return ways, pictures, f"{size[1]} x {size[0]} pixels, of a picture or of a person's crop."
+
+
+def crowd_ways(net: MoveNet, size: tuple[int, int]) -> Ways:
+    """Return a picture with its persons, alone and four of them at once."""
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pictures = [torch.randint(0, 256, (n, *size, 3), dtype=torch.uint8) for n in (1, 4)]
+    one, four = (rows.permute(0, 3, 1, 2) for rows in pictures)
+    macs = net.macs(*size)
+    ways = [
+        _contender("costream", lambda x: net.find(x)[0].score, macs, None),
+        _contender("four at once", lambda _: net.find(four)[0].score, 4 * macs, None),
+    ]
+    return ways, [one], f"{size[1]} x {size[0]} pixels, and the joints of six persons in it."
 
 
 def _by_place(net: NanoDetPlus, pictures: Sequence[Tensor], part: str) -> Contender:
@@ -163,11 +186,14 @@ def _tflite(path: Path, example: npt.NDArray[np.float32], threads: int) -> Calla
         what = "timing a TFLite file needs the package ai-edge-litert"
         raise ModelError(what, where=path, hint="pip install ai-edge-litert") from error
     interpreter = Interpreter(model_content=path.read_bytes(), num_threads=threads)
+    about = interpreter.get_input_details()[0]
+    if any(n < 0 for n in about["shape_signature"]):
+        interpreter.resize_tensor_input(about["index"], example.shape, strict=True)
     interpreter.allocate_tensors()
-    place = interpreter.get_input_details()[0]["index"]
+    given = example if about["dtype"] is np.float32 else (255 * example).astype(about["dtype"])
 
     def run() -> Any:
-        interpreter.set_tensor(place, example)
+        interpreter.set_tensor(about["index"], given)
         interpreter.invoke()
 
     return run

@@ -239,8 +239,9 @@ def test_published_networks_are_timed_with_the_published_way(
 
 @pytest.mark.slow
 def test_pictures_are_timed_alone_and_four_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "PICTURES", {"nanodet": (64, 96), "blazepose": (256, 256)})
-    for name in ("nanodet", "blazepose"):
+    sizes = {"nanodet": (64, 96), "blazepose": (256, 256), "movenet": (64, 96)}
+    monkeypatch.setattr(published, "PICTURES", sizes)
+    for name in sizes:
         rows = rows_of(published.published_steps_table(name, 1))
         alone, four, *by_place = rows.values()
         assert four["MACs"] == 4 * alone["MACs"] > 0
