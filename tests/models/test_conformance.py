@@ -129,7 +129,7 @@ ANY_TIME = ("cooadtr, tdn", "movinet", "nanodet", "linear")
 SILENT = ("features", "encoder", "deepcot-encoder")  # no classifier
 # That of a user's file: tests/models/importers/test_user_network.py.
 # Joints of persons are found for other models: tests/models/test_pose.py.
-BUILT = [n for n in architectures() if n not in ("user-network", "blazepose", "falls")]
+BUILT = [n for n in architectures() if n not in ("user-network", "blazepose", "movenet", "falls")]
 MODELS = {name: partial(build, name) for name in BUILT if name not in SILENT}
 MODELS |= {
     "cooadtr, tdn": partial(build, "cooadtr", frontend="tdn", **VIDEO),

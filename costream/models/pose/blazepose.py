@@ -16,6 +16,7 @@ from costream.models.pose.tflite_layers import (
     convolutions_before,
     fits,
     graph_of,
+    has_constants,
     named_tensors,
 )
 from costream.models.spec import register_model
@@ -199,7 +200,9 @@ PAPER = "https://arxiv.org/abs/2206.11678"
 @importer(
     "blazepose",
     summary="BlazePose landmarks, lite and full, of MediaPipe (TFLite)",
-    detect=lambda tensors: any(name.startswith("tflite.") for name in tensors),
+    detect=lambda tensors: any(
+        has_constants((5 * POINTS, 2, 2, sizes["width"]))(tensors) for sizes in (LITE, FULL)
+    ),
     keys=(),
     order=21,
 )

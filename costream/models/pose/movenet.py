@@ -7,9 +7,9 @@ as points", 2019).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from costream.models.pose.tflite_layers import (
     convolutions_before,
     fits,
     graph_of,
+    has_constants,
     named_tensors,
 )
 from costream.models.spec import register_model
@@ -257,19 +258,12 @@ def _convolutions(part: nn.Module) -> Iterator[nn.Conv2d]:
 PAPER = "https://blog.tensorflow.org/2021/05/next-generation-pose-detection-with-movenet-and-tensorflowjs.html"
 
 
-def _is_movenet(tensors: Mapping[str, Any]) -> bool:
-    shapes = {tuple(getattr(tensor, "shape", ())) for tensor in tensors.values()}
-    return (_LAST[1], 1, 1, _LAST[0]) in shapes and (JOINTS, 1, 1, _INNER) in shapes
-
-
 @importer(
     "movenet",
     summary="MoveNet MultiPose, joints of six persons (TFLite)",
-    detect=lambda tensors: (
-        any(name.startswith("tflite.") for name in tensors) and _is_movenet(tensors)
-    ),
+    detect=has_constants((_LAST[1], 1, 1, _LAST[0]), (JOINTS, 1, 1, _INNER)),
     keys=(),
-    order=20,
+    order=33,
 )
 def convert(foreign: ForeignCheckpoint, settings: ImportSettings) -> ImportedNetwork:
     """Return the network; ModelError if the file has other convolutions."""

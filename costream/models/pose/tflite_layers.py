@@ -10,8 +10,23 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError
 from costream.weights_io.foreign import ForeignCheckpoint
+from costream.weights_io.importer import Detect
 
 _KINDS = ("conv", "depthwise")
+
+
+def has_constants(*shapes: tuple[int, ...]) -> Detect:
+    """Return a ``detect`` for TFLite files with constants of all of these shapes."""
+
+    def found(tensors: Mapping[str, object]) -> bool:
+        here = {
+            tuple(getattr(tensor, "shape", ()))
+            for name, tensor in tensors.items()
+            if name.startswith("tflite.")
+        }
+        return here.issuperset(shapes)
+
+    return found
 
 
 def convolutions_before(
