@@ -55,7 +55,7 @@ def compile_blocks() -> None:
 
     Streams use them from their next step on.
 
-    Loading takes a second and 130 MB, the first time on a machine some seconds. Without this call
+    Loading takes a second and 130 MB, the first time on a machine 17 seconds. Without this call
     it begins, in another thread, when a stream has taken ``STEPS_WORTH_LOADING`` single steps.
     """
     import costream.nn.encoder_kernels
