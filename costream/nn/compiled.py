@@ -6,6 +6,7 @@ needs them. Compiled code is cached next to the source, or in the user's cache d
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -27,9 +28,15 @@ inline: Callable[[Any], Any] = numba.njit(**_OPTIONS)
 
 
 def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
-    """Return a decorator that compiles a function for these argument types when it is defined."""
+    """Return a decorator that compiles a function for these argument types when it is defined.
+
+    In another thread than the main one it raises SystemExit once the main thread has ended, as the
+    process waits for that thread, and nobody for what it compiles.
+    """
 
     def compile_(function: Callable[..., None]) -> Any:
+        if not threading.main_thread().is_alive():
+            raise SystemExit
         signature = numba.void(*arguments)
         try:
             return numba.njit(signature, cache=True, **_OPTIONS)(function)
