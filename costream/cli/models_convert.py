@@ -73,16 +73,16 @@ def compress_command(model: str, int8: bool, output: Path | None, overwrite: boo
 @click.option(
     "--whole",
     is_flag=True,
-    help="With the frontend of cooadtr, cosounds or nanodet: x is a picture or a block of samples.",
+    help="With the frontend of cooadtr, cosounds, encoder: x is a picture or a block of samples.",
 )
 @click.option("--overwrite/--no-overwrite", default=False, help="Replace an existing file.")
 def export_command(model: str, output: Path | None, whole: bool, overwrite: bool) -> None:
     """Write one step of a network for other runtimes; prints the file.
 
     The state is among its inputs and outputs. Of networks over tokens (cooadtr, cosounds, oadtr,
-    deepcot, ...), of skeleton networks like costgcn, of mn04 and nanodet. Without --whole the input
-    x is what the frontend gives: a token, as 'costream features' writes them, joints, or a
-    normalised picture. Opset 20.
+    deepcot, ...), of skeleton networks like costgcn, of mn04, nanodet, pose and encoder. Without
+    --whole the input x is what the frontend gives: a token, as 'costream features' writes them,
+    joints, or a normalised picture. Opset 20.
 
     \b
     costream models export cosounds -o step.onnx

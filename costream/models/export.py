@@ -23,12 +23,20 @@ from costream.models.exporting.convolutional import (
 )
 from costream.models.exporting.frontends import add_frontend, why_not_frontend
 from costream.models.exporting.graph import StepGraph, TorchStep, to_onnx
+from costream.models.exporting.mobile import (
+    add_linear,
+    linear_shape,
+    pose_graph,
+    why_not_linear,
+)
 from costream.models.exporting.objects import detector_graph
 from costream.models.exporting.skeletons import add_skeleton, skeleton_shape, why_not_skeleton
 from costream.models.exporting.tokens import add_tokens, token_width, why_not_tokens
 from costream.models.images import Pixels
 from costream.models.int8 import without_int8
+from costream.models.oad.linear import LinearClassifier
 from costream.models.objects.nanodet import NanoDetPlus
+from costream.models.pose.blazepose import BlazePose
 from costream.models.spec import is_gated
 from costream.models.video.movinet.network import MoViNet
 from costream.models.video.video3d.network import VideoNet
@@ -44,7 +52,8 @@ def export_step(name: str, output: str | os.PathLike[str], *, whole: bool = Fals
     ``name``: as for ``find_weights``. The first input, ``x``, is the output of the frontend: a
     token [1, D], joints [1, M, V, C], a picture or a spectrogram. With ``whole`` it is the input of
     the frontend, see ``add_frontend``. Further inputs are the state, each with an output
-    ``next_...``. Outputs are ``logits`` and ``probabilities`` [1, K].
+    ``next_...``. Outputs are ``logits`` and ``probabilities`` [1, K], of encoders of pictures
+    also ``features``; see ``pose_graph`` and ``detector_graph`` for theirs.
 
     Raises ModelError for networks whose step is not exported, and for ONNX without the package
     onnx; UsageError for other names; OutputError.
@@ -78,6 +87,8 @@ def step_graph(stored: Weights, *, whole: bool = False) -> StepGraph:
     network.eval()
     if isinstance(network, NanoDetPlus) and isinstance(frontend, Pixels):
         return detector_graph(network, frontend, whole)
+    if isinstance(network, BlazePose):
+        return pose_graph(network)
     why_not, shape, add = _family(network)
     reason = why_not(network)
     if is_gated(card.architecture):
@@ -100,6 +111,8 @@ def _family(network: Any) -> tuple[Callable[..., str], Callable[..., Any], Calla
     """Return functions for the reason against an export, the shape of ``x`` and the step."""
     if isinstance(network, MoViNet | VideoNet | SpectrogramWindows):
         return why_not_convolutional, convolutional_shape, add_convolutional
+    if isinstance(network, LinearClassifier):
+        return why_not_linear, linear_shape, add_linear
     if hasattr(network, "joints"):
         return why_not_skeleton, skeleton_shape, add_skeleton
     return why_not_tokens, lambda net: (1, token_width(net)), add_tokens

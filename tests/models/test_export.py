@@ -10,13 +10,19 @@ import torch
 from torch import nn
 
 from costream.core.errors import ModelError, UsageError
+from costream.core.records import IMAGE_CLASSIFICATION
 from costream.models.build import build, save_model
 from costream.models.catalogue import read_model
 from costream.models.export import export_step
+from costream.models.exporting.mobile import why_not_linear
 from costream.models.frontend import load_frontend
 from costream.models.images import Pixels
+from costream.models.oad.linear import LinearClassifier
 from costream.models.objects.nanodet import boxes_at
+from costream.models.pose.blazepose import LITE, BlazePose
 from costream.models.random_init import random_model
+from costream.models.video.efficientnet_lite import EfficientNetLite
+from costream.weights_io.card import Card
 
 onnxruntime = pytest.importorskip("onnxruntime")
 TOKENS = {"input_width": 12, "embed_dim": 16, "num_heads": 4, "feedforward": 24, "window": 7}
@@ -214,6 +220,51 @@ def test_boxes_and_scores_of_a_picture_agree(end, whole, tmp_path):
         np.testing.assert_allclose(found["boxes"][0], boxes, rtol=1e-4, atol=1e-3)
 
 
+def _save_linear(path, network, frontend):
+    given = {"input_width": 1280, "num_classes": 5, "window": network.window}
+    card = Card("x", IMAGE_CLASSIFICATION, "linear", given, tuple("abcde"), 4.0)
+    card = replace(
+        card, frontend="efficientnet-lite", frontend_arguments={"width": 0.25, "size": 53}
+    )
+    save_model(path, card, network, frontend)
+
+
+@pytest.mark.parametrize("end", ["onnx", pytest.param("pt2", marks=pytest.mark.long)])
+def test_joints_of_a_crop_agree(end, tmp_path):
+    path, out = tmp_path / "x.safetensors", tmp_path / f"x.{end}"
+    network = BlazePose(**LITE).eval()
+    save_model(path, Card("pose", "pose estimation", "blazepose", LITE, (), 0.0), network)
+    names = export_step(str(path), out)
+    exported = _Onnx(out, names) if end == "onnx" else _Program(out)
+    crop = torch.rand(1, 3, 256, 256)
+    with torch.inference_mode():
+        expected = network(crop)
+    found = exported.step(crop)
+    for name, value in expected._asdict().items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("end", "window"), [("onnx", 1), ("onnx", 3), pytest.param("pt2", 2, marks=pytest.mark.long)]
+)
+def test_classes_and_features_of_pictures_agree(end, window, tmp_path):
+    path, out = tmp_path / "x.safetensors", tmp_path / f"x.{end}"
+    network, frontend = LinearClassifier(1280, 5, window).eval(), EfficientNetLite(0.25, size=53)
+    _save_linear(path, network, frontend.eval())
+    names = export_step(str(path), out, whole=True)
+    exported = _Onnx(out, names) if end == "onnx" else _Program(out)
+    state = network.init_state()
+    for _ in range(5):
+        picture = torch.randint(0, 256, (1, 3, 53, 53), dtype=torch.uint8)
+        with torch.inference_mode():
+            features = frontend.features(picture)
+            expected = network.forward_step(features, state).logits
+        found = exported.step(picture.float())
+        np.testing.assert_allclose(found["features"], features, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found["logits"], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found["probabilities"], expected.softmax(-1), atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -297,6 +348,12 @@ def test_what_is_not_exported_has_a_reason(architecture, options, message, tmp_p
     with pytest.raises(ModelError, match=message):
         export_step(str(path), tmp_path / "step.onnx")
     assert not (tmp_path / "step.onnx").exists()
+
+
+def test_only_the_mean_of_features_is_exported():
+    assert why_not_linear(LinearClassifier(8, 3, 4, spread=True))
+    assert why_not_linear(LinearClassifier(8, 3, unit=True))
+    assert not why_not_linear(LinearClassifier(8, 3, 4))
 
 
 def test_other_names_are_refused(tmp_path):

@@ -14,10 +14,12 @@ from costream.models.audio.joined import JoinedSound
 from costream.models.audio.mel import LogMel
 from costream.models.exporting.convolutional import add_tagger
 from costream.models.exporting.graph import StepGraph
+from costream.models.exporting.mobile import add_encoder
 from costream.models.exporting.skeletons import window_mean
 from costream.models.images import CentreCrop
 from costream.models.oad.image_context import ImageContext
 from costream.models.oad.tdn import TemporalDifferenceNet
+from costream.models.video.efficientnet_lite import EfficientNetLite
 from costream.nn.shuffle import SLOPE, ShuffleBackbone, ShuffleUnit
 
 
@@ -28,8 +30,8 @@ def why_not_frontend(frontend: nn.Module | None) -> str:
     if isinstance(frontend, JoinedSound):
         return next(filter(None, map(why_not_frontend, frontend.each())), "")
     known = ContinualAudioNet | EfficientAtFeatures | TemporalDifferenceNet | CentreCrop
-    if not isinstance(frontend, known):
-        return "only the frontends audio, efficientat and tdn, and crops are"
+    if not isinstance(frontend, known | EfficientNetLite):
+        return "only the frontends audio, efficientat, efficientnet-lite and tdn, and crops are"
     return ""
 
 
@@ -44,6 +46,8 @@ def add_frontend(graph: StepGraph, frontend: Any) -> str:
             "Sub", graph.add("Div", x, graph.constant(255.0)), graph.constant(frontend.mean)
         )
         return graph.add("Div", x, graph.constant(frontend.deviation))
+    if isinstance(frontend, EfficientNetLite):
+        return add_encoder(graph, frontend)
     if isinstance(frontend, ContinualAudioNet):
         return _sound(graph, frontend)
     if isinstance(frontend, EfficientAtFeatures):

@@ -354,6 +354,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "Gemm": lambda x, w, b=None, transB=1: F.linear(x, w, b),  # noqa: N803
     "MatMul": torch.matmul,
     "Relu": torch.relu,
+    "Clip": torch.clamp,
     "Gelu": lambda x, approximate: F.gelu(x, approximate=approximate),
     "Sigmoid": torch.sigmoid,
     "Tanh": torch.tanh,

@@ -30,7 +30,7 @@ def why_not_tokens(network: nn.Module) -> str:
     if isinstance(network, MiniRoad | OadTR):
         return ""
     if not isinstance(network, TokenClassifier):
-        return "only encoders over tokens and graph convolutions of skeletons are"
+        return "'costream help models' names the kinds of networks that are"
     encoder = network.encoder
     if network.memory is not None:
         return "it has a long memory"

@@ -47,7 +47,7 @@ PAPER = "https://arxiv.org/abs/1905.11946"
 RATE_HZ = 4.0
 EPS = 1e-3  # of the batch norms
 WIDTH = 1280  # features
-_CENTRE, _SCALE = 127.0, 128.0  # of pixels
+CENTRE, SCALE = 127.0, 128.0  # of pixels
 _STEM = 32  # channels of every size
 _SAVED = 25  # in units of 0.1 ms, by the compiled program of a live picture
 # Width, depth and pixels of Lite0 to Lite4.
@@ -135,7 +135,7 @@ class EfficientNetLite(nn.Module):
         return self._features(self._scaled(pictures))
 
     def _scaled(self, pictures: Tensor) -> Tensor:
-        return (pictures.to(self.stem.weight.dtype) - _CENTRE) / _SCALE
+        return (pictures.to(self.stem.weight.dtype) - CENTRE) / SCALE
 
     def _features(self, x: Tensor) -> Tensor:
         x = _same(self.stem, x.contiguous(memory_format=torch.channels_last))
