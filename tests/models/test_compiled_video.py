@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from costream.models.video.video3d.network import VideoNet
-from costream.nn import chain, fast
+from costream.nn import fast
 from costream.nn.video3d.folded import VideoState
 from kit.video_nets import small_net, video
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_grad", "always")
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the program whatever it takes: the processor may be busy."""
-    monkeypatch.setattr(chain, "is_faster", lambda *_: True)
+    monkeypatch.setattr(fast, "is_faster", lambda *_: True)
 
 
 def single(size: int = 72, start: str = "zeros") -> tuple[VideoNet, VideoNet]:
