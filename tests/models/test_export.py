@@ -221,7 +221,7 @@ def test_boxes_and_scores_of_a_picture_agree(end, whole, tmp_path):
 
 
 def _save_linear(path, network, frontend):
-    given = {"input_width": 1280, "num_classes": 5, "window": network.window}
+    given = {"input_width": 1280, "num_classes": 5, "window": network.window, "unit": network.unit}
     card = Card("x", IMAGE_CLASSIFICATION, "linear", given, tuple("abcde"), 4.0)
     card = replace(
         card, frontend="efficientnet-lite", frontend_arguments={"width": 0.25, "size": 53}
@@ -245,12 +245,17 @@ def test_joints_of_a_crop_agree(end, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "window"), [("onnx", 1), ("onnx", 3), pytest.param("pt2", 2, marks=pytest.mark.long)]
+    ("end", "window", "unit"),
+    [
+        ("onnx", 1, False),
+        ("onnx", 3, True),
+        pytest.param("pt2", 2, True, marks=pytest.mark.long),
+    ],
 )
-def test_classes_and_features_of_pictures_agree(end, window, tmp_path):
+def test_classes_and_features_of_pictures_agree(end, window, unit, tmp_path):
     path, out = tmp_path / "x.safetensors", tmp_path / f"x.{end}"
-    network, frontend = LinearClassifier(1280, 5, window).eval(), EfficientNetLite(0.25, size=53)
-    _save_linear(path, network, frontend.eval())
+    network, frontend = LinearClassifier(1280, 5, window, unit), EfficientNetLite(0.25, size=53)
+    _save_linear(path, network.eval(), frontend.eval())
     names = export_step(str(path), out, whole=True)
     exported = _Onnx(out, names) if end == "onnx" else _Program(out)
     state = network.init_state()
@@ -352,8 +357,8 @@ def test_what_is_not_exported_has_a_reason(architecture, options, message, tmp_p
 
 def test_only_the_mean_of_features_is_exported():
     assert why_not_linear(LinearClassifier(8, 3, 4, spread=True))
-    assert why_not_linear(LinearClassifier(8, 3, unit=True))
-    assert not why_not_linear(LinearClassifier(8, 3, 4))
+    assert why_not_linear(LinearClassifier(8, 3, 4, changes=True))
+    assert not why_not_linear(LinearClassifier(8, 3, 4, unit=True))
 
 
 def test_other_names_are_refused(tmp_path):

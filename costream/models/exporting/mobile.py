@@ -11,11 +11,13 @@ from costream.models.pose.blazepose import POINTS, SIDE, BlazePose
 from costream.models.video.efficientnet_lite import CENTRE, SCALE, EfficientNetLite
 from costream.models.video.movinet.trunk import same_pads
 
+_LEAST_NORM = 1e-12  # as of torch.nn.functional.normalize
+
 
 def why_not_linear(network: LinearClassifier) -> str:
     """Return why the step of a classifier of features is not exported; '' if it is."""
-    if network.changes or network.spread or network.unit:
-        return "only the mean of a window of features is, as it is"
+    if network.changes or network.spread:
+        return "only the mean of a window of features is, not their changes and spread"
     return ""
 
 
@@ -30,6 +32,10 @@ def add_linear(graph: StepGraph, network: LinearClassifier, x: str) -> str:
         graph.output("features", x, (1, network.input_width))
     if network.window > 1:
         x = window_mean(graph, "rows", x, network.input_width, network.window)
+    if network.unit:
+        squares = graph.reduce("ReduceSum", graph.add("Mul", x, x), (1,), keep=True)
+        norm = graph.add("Max", graph.add("Sqrt", squares), graph.constant(_LEAST_NORM))
+        x = graph.add("Div", x, norm)
     return graph.linear(x, network.classifier.weight, network.classifier.bias)
 
 
