@@ -13,9 +13,8 @@ from torch import Tensor
 
 from costream.bench.eventful_counts import GRIDS
 from costream.bench.timing import quiet_torch, state_size
-from costream.core.processor import has_fast_bfloat16
 from costream.core.tables import Cell, Table
-from costream.models.devices import find_device, find_dtype, synchronize
+from costream.models.devices import find_device, find_dtype, has_fast_bfloat16, synchronize
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.nn import fast
 from costream.nn.cuda_graph import GraphedStep

@@ -61,7 +61,7 @@ class Finding:
 @click.command(cls=Command)
 @click.argument("files", nargs=-1, shell_complete=file_names)
 @shared("rate_hz", "input_hz", "layout", "columns")
-@click.option("--tune", is_flag=True, help="Measure again which library multiplies faster.")
+@click.option("--tune", is_flag=True, help="Measure what is faster here again.")
 @json_option
 def command(files: tuple[str, ...], tune: bool, as_json: bool, **values: Any) -> int:
     """Check what works on this machine, or what FILES are taken for.
@@ -75,8 +75,10 @@ def command(files: tuple[str, ...], tune: bool, as_json: bool, **values: Any) ->
     rate, length, persons, joints and labels, what was assumed, and the command to use it. Exit
     code 3 if some cannot be read, 4 if none can.
 
-    With --tune: the products of models that were timed on this machine, timed again. Which library
-    multiplies is measured once, when a model first needs a product, and kept in the user's cache.
+    With --tune: which of several ways to compute something was faster on this machine. That is
+    measured once, when a model first needs it, and kept in the user's cache. Products of
+    matrices are measured again now, the rest when a model next needs it. Steps of long streams are
+    compiled, which a first stream on a machine otherwise does beside its work.
 
     \b
     costream doctor
@@ -100,22 +102,31 @@ def command(files: tuple[str, ...], tune: bool, as_json: bool, **values: Any) ->
 
 
 def _tune(as_json: bool) -> int:
-    """Measure the products again, print their times; return the exit code."""
+    """Measure again what is faster, print the times, load compiled steps; return the exit code."""
     from costream.core.tables import Table
-    from costream.models.blas import chosen, renew, times_file
+    from costream.models.tuning import tune
     from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(1)
+    path, works, compiled_s = tune()
     rows = tuple(
-        (name, times["torch"], times["numpy"], chosen(times)) for name, times in renew().items()
+        (work.name, _in_words(work.times), work.taken, "yes" if work.again else "when next needed")
+        for work in works
     )
-    note = f"{times_file()}: a product is added when a model first needs it."
-    table = Table("products", ("sizes", "torch us", "numpy us", "taken"), rows, (note,))
+    notes = (
+        f"{path}: work is added when a model first needs it.",
+        f"Compiled steps: loaded in {compiled_s:.1f} s. They are compiled once on a machine.",
+    )
+    table = Table("what is faster", ("work", "us", "taken", "measured again"), rows, notes)
     if as_json:
         print_json(table.to_json())
     else:
-        click.echo(table.to_text() if rows else f"No product was timed. {note}")
+        click.echo(table.to_text() if rows else "\n".join(("Nothing was timed yet.", *notes)))
     return int(ExitCode.OK)
+
+
+def _in_words(times: Mapping[str, float]) -> str:
+    return ", ".join(f"{way} {us:.4g}" for way, us in times.items())
 
 
 def _report(files: Sequence[str], as_json: bool, values: Mapping[str, Any]) -> int:

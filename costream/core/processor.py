@@ -1,4 +1,4 @@
-"""The processor of this machine: its name, and whether bfloat16 is fast on it."""
+"""The name of this machine's processor."""
 
 from __future__ import annotations
 
@@ -19,19 +19,6 @@ def processor() -> str:
     if part := _cpu_field("CPU part"):
         return f"{platform.machine()} {_cpu_field('CPU implementer')} {part}"
     return platform.processor() or platform.machine()
-
-
-def has_fast_bfloat16() -> bool:
-    """Return whether the processor multiplies bfloat16 faster than float32.
-
-    True with AMX, on Arm with bf16, and on AMD with AVX-512 BF16 (from Zen 4 on, 2.2 times as
-    fast); detected on Linux only. On a Xeon with AVX-512 BF16 but no AMX, products take twice as
-    long as in float32 (PyTorch 2.13). Other processors emulate bfloat16, many times slower.
-    """
-    fast = {"amx_bf16", "bf16"}
-    if _cpu_field("vendor_id") == "AuthenticAMD":
-        fast.add("avx512_bf16")
-    return not fast.isdisjoint(_cpu_field("flags|Features").split())
 
 
 def _cpu_field(names: str) -> str:

@@ -266,12 +266,11 @@ def _check_provider(provider: str | None, name: str) -> None:
 def fast_dtype(card: Card, device: str) -> str:
     """Return the type of numbers in which a model is fastest: bfloat16 or float32.
 
-    bfloat16 for models of pictures on a processor that multiplies it faster (AMX, AVX-512 BF16 of
-    AMD, bf16 of Arm). Products of a few rows, as in models of skeletons and features, take
-    longer in it, and spectrograms need float32. What was chosen is logged.
+    bfloat16 for models of pictures on a processor that multiplies it faster. Products of a few
+    rows, as in models of skeletons and features, take longer in it, and spectrograms need float32.
+    What was chosen is logged.
     """
-    from costream.core.processor import has_fast_bfloat16
-    from costream.models.devices import find_device
+    from costream.models.devices import find_device, has_fast_bfloat16
     from costream.models.frontend import frontend_class
 
     takes = getattr(frontend_class(card.frontend), "takes", "") if card.frontend else ""

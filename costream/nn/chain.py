@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from costream.nn import chain_kernels as kernels
 from costream.nn import fast
 from costream.nn.chain_program import FUNCTIONS, Map, ProgramBuilder, Window
+from costream.nn.choices import prefers_compiled
 from costream.nn.operation import ConversionError
 
 _SHAPES = 8  # of inputs for which programs are kept
@@ -190,17 +191,22 @@ class Chains:
         if x.shape not in self._made:
             if len(self._made) == _SHAPES:
                 self._made.clear()
-            self._made[x.shape] = _faster(function, x)
+            self._made[x.shape] = self._faster(function, x)
         return (self._made[x.shape] or function)(x)
 
+    def _faster(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Chain | None:
+        """Return the program of a function, or None without one or if it takes longer."""
+        try:
+            chain = Chain(function, x)
+        except ConversionError:
+            return None
+        work = self._name(x)
+        return chain if prefers_compiled(work, lambda: chain(x), lambda: function(x)) else None
 
-def _faster(function: Callable[[Tensor], Tensor], x: Tensor) -> Chain | None:
-    """Return the program of a function, or None without one or if it takes longer."""
-    try:
-        chain = Chain(function, x)
-    except ConversionError:
-        return None
-    return chain if fast.is_faster(lambda: chain(x), lambda: function(x)) else None
+    def _name(self, x: Tensor) -> str:
+        """Return what is computed, and its size."""
+        count, shape = sum(t.numel() for t in self._parameters), "x".join(map(str, x.shape))
+        return f"network of {count} weights, {shape}"
 
 
 _chains: WeakKeyDictionary[nn.Module, Chains] = WeakKeyDictionary()

@@ -23,7 +23,8 @@ from costream.nn.attention import (
     SingleOutputAttention,
 )
 from costream.nn.block import EncoderBlock, EncoderConfig, EncoderStack
-from costream.nn.fast import is_faster, linear
+from costream.nn.choices import prefers_compiled
+from costream.nn.fast import linear
 from costream.nn.state import State, zeros
 
 if TYPE_CHECKING:
@@ -182,10 +183,15 @@ class Encoder(EncoderStack):
         def readable_rows() -> Tensor:
             return first.after_attention(rows, linear(first.self_attn, "out_proj", attended))
 
+        name = f"{self.window} rows of {self.embed_dim}, {self.config.feedforward}"
         return _CompiledStack(
             step,
-            is_faster(lambda: step.rows(rows, attended), readable_rows),
-            is_faster(lambda: step.newest(rows, 0), lambda: _newest(last, rows, 0, None)),
+            prefers_compiled(f"block, {name}", lambda: step.rows(rows, attended), readable_rows),
+            prefers_compiled(
+                f"newest row, {name}",
+                lambda: step.newest(rows, 0),
+                lambda: _newest(last, rows, 0, None),
+            ),
         )
 
     def _finish(self, y: Tensor, newest: int | Tensor, mask: Tensor | None) -> Tensor:

@@ -8,8 +8,7 @@ and ``attention.SingleOutputAttention``. On one core of a Xeon with AVX-512, blo
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from numba import types
 from torch import Tensor
 
+from costream.nn.choices import choices
 from costream.nn.compiled import F32, MATRIX, VECTOR, compiled, exp, inline
 from costream.nn.product_kernels import multiply
 
@@ -26,8 +26,6 @@ _0 = _U(0)
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26
 _ERF = tuple(F32(x) for x in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592))
 _ERF_SCALE = F32(0.3275911 * 0.5**0.5)
-GAIN = 0.95  # another form is taken below this share of the time of the first
-_TURNS = 8
 _LAYER = (MATRIX, VECTOR)  # weight, bias
 _WEIGHTS = types.Tuple((*_LAYER * 4, *(VECTOR,) * 4))
 _RING = F32[:, :, ::1]
@@ -211,7 +209,7 @@ class BlockSettings(NamedTuple):
 class BlockStep:
     """The compiled step of a post-norm block for one stream.
 
-    Products with one output at a time, or with four, are timed when it is made: matrices that
+    Products with one output at a time, or with four, are timed, see ``choices``: matrices that
     stay in the cache took 0.75 of the time with four on a Xeon with AVX-512, large ones up to 1.08.
 
     Args:
@@ -235,18 +233,18 @@ class BlockStep:
         self._keys, self._values = keys[0].numpy(), values[0].numpy()
         self._steps, self._window, self._eps = steps.numpy(), settings.window, settings.eps
         self.width = weights[0].shape[1]
-        times = [self._time((settings.wide, settings.relu, fours)) for fours in (False, True)]
-        self._flags = settings.wide, settings.relu, times[1] < GAIN * times[0]
+        ways = {"1 output": self._trial(settings, False), "4 outputs": self._trial(settings, True)}
+        heads, hidden = len(self._keys), len(weights[4])
+        work = f"block, {self.width}, {heads} heads, {hidden} hidden, {settings.window} rows"
+        fours = choices.fastest(work, ways) == "4 outputs"
+        self._flags = settings.wide, settings.relu, fours
 
-    def _time(self, flags: tuple[bool, bool, bool]) -> float:
-        """Return the seconds of a step: the fastest of some, in other memory than the stream's."""
+    def _trial(self, settings: BlockSettings, fours: bool) -> Callable[[], object]:
+        """Return a function of a step in other memory than the stream's."""
         rings = np.zeros_like(self._keys), np.zeros_like(self._values)
-        x, out, times = np.zeros(self.width, np.float32), np.empty(self.width, np.float32), []
-        for _ in range(_TURNS):
-            begun = time.perf_counter()
-            _step(x, self._arrays, *rings, flags, self._eps, (0, 1), out)
-            times.append(time.perf_counter() - begun)
-        return min(times)
+        x, out = np.zeros(self.width, np.float32), np.empty(self.width, np.float32)
+        flags = settings.wide, settings.relu, fours
+        return lambda: _step(x, self._arrays, *rings, flags, self._eps, (0, 1), out)
 
     def fits(self, weights: Sequence[Tensor | None]) -> bool:
         """Return whether the weights are where they were."""

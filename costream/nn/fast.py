@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 # Single steps of a stream after which compiled ones, which save about 0.1 ms each, would have saved
 # the time that loading them takes.
 STEPS_WORTH_LOADING = 1 << 13
-_TURNS = 5  # of a form of which the time is measured
 
 
 class _Choice(threading.local):
@@ -94,17 +92,6 @@ def chains_after(steps: int, saved: int) -> bool:
 
 def _are_worth_it(steps: int, saved: int) -> bool:
     return steps - saved < STEPS_WORTH_LOADING <= steps
-
-
-def is_faster(one: Callable[[], object], other: Callable[[], object]) -> bool:
-    """Return whether a call takes less time than another, the fastest of some turns of each."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_TURNS):
-        for call, taken in zip((one, other), times, strict=True):
-            begun = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - begun)
-    return min(times[0]) < min(times[1])
 
 
 def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:

@@ -2,17 +2,17 @@
 
 ``torch.conv2d`` reorders its weights in every call, and the activation is another pass over the
 output. With oneDNN's operators, those of PyTorch's compiler, weights are reordered once and the
-activation is part of the convolution. Pointwise convolutions with a small output are products of
-matrices, which start faster. Elsewhere (gradients, other types, devices and processors) the layer
-and its activation are called, which is also the readable form.
+activation is part of the convolution. Pointwise convolutions with a small output may be products of
+matrices, which start faster: that is measured. Elsewhere (gradients, other types, devices and
+processors) the layer and its activation are called, which is also the readable form.
 """
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -21,12 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn import fast
+from costream.nn.choices import choices
 
 Pads: TypeAlias = tuple[int, int, int, int]  # zeros to the left, to the right, above and below
 
-# Numbers of an output up to which a pointwise convolution is a product of matrices: bias and
-# activation find it in the processor's cache. AMD's processors multiply faster in oneDNN.
-_CACHED, _CACHED_AMD = 1 << 17, 1 << 14
+# Numbers of an output up to which a pointwise convolution may be a product of matrices: bias and
+# activation find it in the processor's cache.
+_SMALL = 1 << 17
 _SHAPES = 8  # of inputs for which a layer keeps weights
 _OPERATORS = (
     "_convolution_pointwise",
@@ -80,16 +81,6 @@ def available() -> bool:
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and all(hasattr(torch.ops.mkldnn, name) for name in _OPERATORS)
     )
-
-
-@cache
-def _cached() -> int:
-    """Return the size of an output up to which a product of matrices is faster here."""
-    try:
-        about = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:  # not Linux
-        return _CACHED
-    return _CACHED_AMD if "AuthenticAMD" in about else _CACHED
 
 
 @cache
@@ -192,13 +183,33 @@ class _Form:
         pointwise = simple == (torch.float32, (1, 1), (1, 1), [0, 0], 1)
         self._matrix = self._weight[:, :, 0, 0].t().contiguous() if pointwise else None
         self._biases: dict[int, Tensor] = {}  # of a row of a map, by its width
+        self._multiplies: dict[tuple[int, str], bool] = {}  # by pixels, about, and activation
 
     def __call__(self, x: Tensor, activation: FusedActivation) -> Tensor:
         """Return the activated output for maps."""
         count, _, height, width = x.shape
-        if self._matrix is None or count * height * width * len(self._weight) > _cached():
+        pixels = count * height * width
+        if self._matrix is None or pixels * len(self._weight) > _SMALL:
             return self._packed.fused(x, activation)
-        return activation.apply(self._multiplied(x, self._matrix))
+        key = pixels.bit_length(), activation.name
+        multiplies = self._multiplies.get(key)
+        if multiplies is None:
+            multiplies = self._multiplies[key] = self._measured(pixels, activation, self._matrix)
+        if multiplies:
+            return activation.apply(self._multiplied(x, self._matrix))
+        return self._packed.fused(x, activation)
+
+    def _measured(self, pixels: int, activation: FusedActivation, matrix: Tensor) -> bool:
+        """Return whether products of matrices are faster for about so many pixels."""
+        side = math.isqrt(3 << pixels.bit_length() >> 2)  # in the middle between powers of two
+        inner, columns = matrix.shape
+        x = torch.zeros(1, side, side, inner).permute(0, 3, 1, 2)
+        ways = {
+            "oneDNN": lambda: self._packed.fused(x, activation),
+            "product": lambda: activation.apply(self._multiplied(x, matrix)),
+        }
+        work = f"pointwise, {side * side} x {inner} x {columns}, {activation.name}"
+        return choices.fastest(work, ways) == "product"
 
     def _multiplied(self, x: Tensor, matrix: Tensor) -> Tensor:
         count, channels, height, width = x.shape

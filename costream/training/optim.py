@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from costream.core.processor import has_fast_bfloat16
+from costream.models.devices import has_fast_bfloat16
 from costream.training.checkpoint import SavedState, Stateful, TrainingCheckpoint
 
 AVERAGE_DECAY = 0.99  # of the running mean of the weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,15 +12,19 @@ from torch import Tensor
 from costream.models.skeleton.network import SkeletonNet
 from costream.models.skeleton.step_plan import BlockPlan, SkeletonState
 from costream.nn import fast
+from kit.choices import taking
 from kit.skeleton_nets import FORMS, assert_same, outputs, small_net, stepped
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 _COMPILED = ["stgcn", "stgcn-none-strided", "stgcn-causal-statistics", "stgcn-kernel-3"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiled() -> None:
+@pytest.fixture(autouse=True)
+def compiled() -> Iterator[None]:
+    """Take compiled steps whatever they take: the processor may be busy."""
     fast.compile_blocks()
+    with taking("compiled"):
+        yield
 
 
 def stream(length: int, batch: int = 1) -> Tensor:

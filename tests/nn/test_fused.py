@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from costream.nn import fast, fused
+from costream.nn.choices import choices
+from kit.choices import taking
 
 ACTIVATIONS = [
     (fused.IDENTITY, lambda x: x),
@@ -51,6 +53,32 @@ def test_a_fused_convolution_is_the_layer_and_its_activation(sizes, depthwise, s
         expected = reference(exact(x.double() if around is None else F.pad(x.double(), around)))
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
     assert out.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("way", ["oneDNN", "product"])
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("sizes", [(8, 24, 19), (96, 40, 7), (33, 5, 1), (2, 64, 45)])
+def test_pointwise_convolutions_are_the_same_by_either_way(way, kind, sizes):
+    channels, out, side = sizes
+    layer, x = nn.Conv2d(channels, out, 1), torch.randn(2, channels, side, side)
+    activation, reference = kind
+    expected = reference(copy.deepcopy(layer).double()(x.double()))
+    with taking(way), torch.no_grad():
+        found = fused.convolve(layer, x, activation)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not fused.available(), reason="PyTorch without oneDNN's operators")
+def test_pointwise_convolutions_are_measured_once_for_sizes_like_these():
+    kept = {}
+    choices.keep_in(kept)
+    with torch.no_grad():
+        for size in (9, 10, 11):
+            fused.convolve(nn.Conv2d(8, 16, 1), torch.randn(1, 8, size, size), fused.RELU)
+        assert [*kept] == ["pointwise, 81 x 8 x 16, relu, 1 thread"]
+        fused.convolve(nn.Conv2d(8, 16, 1), torch.randn(1, 8, 12, 12), fused.RELU)
+    choices.keep_in({})
+    assert len(kept) == 2
 
 
 def test_large_outputs_of_pointwise_convolutions_are_equal():

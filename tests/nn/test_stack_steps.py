@@ -11,6 +11,7 @@ from torch import Tensor
 
 from costream.nn import fast
 from costream.nn.adapters.adapting import adapt
+from kit.choices import taking
 from kit.encoders import build_encoder
 
 
@@ -47,14 +48,15 @@ def test_both_blocks_are_those_of_float64(
         torch.testing.assert_close(step.newest(x, slot).double(), truth, atol=3e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("way", ["compiled", "torch"])
 @pytest.mark.parametrize("depth", [2, 3])
-def test_stacks_step_through_a_stream_and_continue_readable_steps(depth: int) -> None:
+def test_stacks_step_through_a_stream_and_continue_readable_steps(depth: int, way: str) -> None:
     torch.manual_seed(depth)
     encoder = build_encoder(depth=depth, heads=2, window=11)
     truth = copy.deepcopy(encoder).double().forward(x := torch.randn(1, 60, 16).double())[0]
     state, given = encoder.init_state(), []
     for k, row in enumerate(x[0].float()):
-        with fast.use_kernels(k // 13 % 2 == 0):
+        with taking(way), fast.use_kernels(k // 13 % 2 == 0):
             given.append(encoder.forward_step(row[None], state)[0])
         state = state.clone() if k == 30 else state
     torch.testing.assert_close(torch.stack(given).double(), truth, atol=3e-5, rtol=1e-4)

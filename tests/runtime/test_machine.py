@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from costream.core import processor
 from costream.models.catalogue import fast_dtype, find_weights
+from costream.models.devices import has_fast_bfloat16
 from costream.runtime.batch import pool
 from costream.weights_io.file import read_card
+from kit.choices import taking
 
 
 @pytest.mark.parametrize(
@@ -28,27 +28,10 @@ def test_this_machine():
     assert free is None or free > 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("text", "fast"),
-    [
-        ("flags\t\t: fpu avx2 avx512f amx_bf16 amx_tile\n", True),
-        ("processor: 0\nflags : fpu avx512f avx512_bf16\n", False),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512f avx512_bf16\n", False),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512f avx512_bf16\n", True),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2\n", False),
-        ("Features\t: fp asimd bf16\n", True),
-        ("flags\t\t: fpu avx2 avx512f\nbugs : bf16\n", False),
-        ("", False),
-        (None, False),
-    ],
-)
-def test_fast_bfloat16_is_read_off_the_processors_flags(
-    text: str | None, fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processor, "CPU_INFO", tmp_path / "cpuinfo")
-    if text is not None:
-        (tmp_path / "cpuinfo").write_text(text)
-    assert processor.has_fast_bfloat16() is fast
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_whether_bfloat16_is_fast_is_measured(kind: str) -> None:
+    with taking(kind):
+        assert has_fast_bfloat16() is (kind == "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +60,7 @@ def test_processors_have_names(text, name, tmp_path, monkeypatch):
 def test_the_fast_precision_is_for_pictures_and_processors_that_have_it(
     name, has_bfloat16, dtype, monkeypatch, caplog
 ):
-    monkeypatch.setattr("costream.core.processor.has_fast_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr("costream.models.devices.has_fast_bfloat16", lambda: has_bfloat16)
     card = read_card(find_weights(name))
     with caplog.at_level("INFO"):
         assert fast_dtype(card, "cpu") == dtype

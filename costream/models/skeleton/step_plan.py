@@ -20,6 +20,7 @@ from torch import Tensor
 from costream.models.skeleton.folded_block import FoldedBlock, SkeletonBlockState
 from costream.models.skeleton.temporal import FoldedConvolution
 from costream.nn import fast
+from costream.nn.choices import prefers_compiled
 from costream.nn.convolution import ConvolutionState
 from costream.nn.graph import FoldedGraphConvolution
 from costream.nn.pooling import MeanState
@@ -166,8 +167,9 @@ class BlockPlan:
         count, joints = self.frame.shape[:2]
         trial = BlockPlan(self._block, self._block.init_state(count, joints), joints)
         ours, x = trial._compiled_step(), self.y.new_zeros(count, joints, self._block.in_width)
-        if ours is not None and fast.is_faster(
-            lambda: ours(trial.delay, x.numpy()), lambda: trial.step(x, trial.delay)
+        name = f"graph block of {self.macs} products, {count} x {joints} joints"
+        if ours is not None and prefers_compiled(
+            name, lambda: ours(trial.delay, x.numpy()), lambda: trial.step(x, trial.delay)
         ):
             self.compiled = self._compiled_step()
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn import fast
+from costream.nn.choices import prefers_compiled
 from costream.nn.folding import Foldable, Folded
 from costream.nn.operation import ConversionError
 from costream.nn.pooling import MeanState, TemporalMax, TemporalMean
@@ -129,7 +130,9 @@ class FoldedVideo(Folded):
             return None
         states = state.clone(), state.clone()
         buffers = states[0].compiled(program)
-        faster = fast.is_faster(lambda: buffers.run(x), lambda: self.step(x, states[1]))
+        size = " x ".join(map(str, x.shape[:1] + self.frame_shape[:2]))
+        name = f"3D network of {len(self.parts)} parts to {self._width} numbers, {size}"
+        faster = prefers_compiled(name, lambda: buffers.run(x), lambda: self.step(x, states[1]))
         return program if faster else None
 
     def _new_streams(self, number: int, taken: Sequence[int]) -> list[int]:

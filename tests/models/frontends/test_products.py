@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from threadpoolctl import threadpool_info
 
 from costream.__main__ import main
 from costream.models import blas as products
+from costream.models.kept_times import KeptTimes
+from costream.nn.choices import choices
 
 # Prints the threads of NumPy's products, as the command has them.
 THREADS = """
@@ -38,13 +41,17 @@ def test_the_command_multiplies_on_one_thread() -> None:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the file of times in an empty cache, on a machine with one thread of OpenBLAS."""
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: ONE_THREAD)
     products.prefers_numpy.cache_clear()
-    return products.times_file()
+    kept = KeptTimes()
+    choices.keep_in(kept)
+    yield kept.path
+    choices.keep_in({})
+    products.prefers_numpy.cache_clear()
 
 
 def stored(cache: Path) -> dict[str, dict[str, float]]:
@@ -74,12 +81,19 @@ def test_a_choice_is_made_once_and_renewed_by_doctor(
     (name,) = stored(cache)
     assert name == "4 x 3 x 2, 1 thread"
     (machine,) = json.loads(cache.read_text())
-    cache.write_text(json.dumps({machine: {name: {"torch": 10.0, "numpy": numpy_us}}}))
+    known = {name: {"torch": 10.0, "numpy": numpy_us}, "a step": {"a": 2.0, "b": 1.0}}
+    cache.write_text(json.dumps({machine: known}))
+    choices.keep_in(KeptTimes())
     products.prefers_numpy.cache_clear()
     assert products.prefers_numpy(*SIZES) is preferred
     assert main(["doctor", "--tune"]) == 0
-    assert name in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[-1] for line in lines if line.startswith(name)] == ["yes"]
+    assert [line.split()[-4:] for line in lines if line.startswith("a step")] == [
+        ["b", "when", "next", "needed"]
+    ]
     assert stored(cache)[name]["torch"] != 10.0
+    assert "a step" not in stored(cache)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"other machine": {}}'])
@@ -87,7 +101,30 @@ def test_a_damaged_file_of_times_is_written_again(content: str, cache: Path) -> 
     cache.parent.mkdir(parents=True)
     cache.write_text(content)
     products.prefers_numpy(*SIZES)
-    assert len(products.stored_times()) == 1
+    assert len(KeptTimes()) == 1
+
+
+@pytest.mark.parametrize("times", [[1.0], {"torch": "soon", "numpy": 1.0}, {"torch": 1.0}, None])
+def test_damaged_times_are_measured_again(times: object, cache: Path) -> None:
+    products.prefers_numpy(*SIZES)
+    (name,) = stored(cache)
+    (machine,) = json.loads(cache.read_text())
+    cache.write_text(json.dumps({machine: {name: times}}))
+    choices.keep_in(KeptTimes())
+    products.prefers_numpy.cache_clear()
+    products.prefers_numpy(*SIZES)
+    assert {*KeptTimes()[name]} == {"torch", "numpy"}
+
+
+def test_the_times_of_the_first_process_stay(cache: Path) -> None:
+    one, other = KeptTimes(), KeptTimes()
+    assert not one
+    assert not other  # each has read the file
+    one["work"] = {"a": 1.0, "b": 2.0}
+    other["work"] = {"a": 2.0, "b": 1.0}
+    assert one["work"] == other["work"] == KeptTimes()["work"] == {"a": 1.0, "b": 2.0}
+    other["more"] = {"a": 3.0}
+    assert len(KeptTimes()) == 2
 
 
 def test_without_a_cache_pytorch_multiplies(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

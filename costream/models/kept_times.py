@@ -1,0 +1,89 @@
+"""Times of ways to compute the same, kept in the user's cache; see ``nn.choices``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from costream.core.locks import open_own
+from costream.core.processor import processor
+from costream.nn.choices import Times
+from costream.weights_io.store import cache_folder
+
+
+class KeptTimes(MutableMapping[str, Times]):
+    """The times of this processor with these libraries, in a file for all machines of a home.
+
+    It is read once. Times that cannot be written are not kept.
+    """
+
+    @cached_property
+    def path(self) -> Path:
+        """The file."""
+        return cache_folder().parent / "products.json"
+
+    @cached_property
+    def _machine(self) -> str:
+        return f"{processor()}, torch {torch.__version__}, numpy {np.__version__}"
+
+    @cached_property
+    def _times(self) -> dict[str, Times]:
+        return self._in_file()
+
+    def __getitem__(self, name: str) -> Times:
+        return self._times[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._times])
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __setitem__(self, name: str, times: Times) -> None:
+        """Keep times; if another process was first, its times."""
+        others = self._in_file()
+        if name not in self._times and others.get(name, {}).keys() == times.keys():
+            self._times[name] = others[name]
+        elif self._write({**others, name: times}):
+            self._times[name] = times
+
+    def __delitem__(self, name: str) -> None:
+        del self._times[name]
+        self._write({key: times for key, times in self._in_file().items() if key != name})
+
+    def _in_file(self) -> dict[str, Times]:
+        times = _content(self.path).get(self._machine)
+        return {k: v for k, v in times.items() if _are_times(v)} if isinstance(times, dict) else {}
+
+    def _write(self, times: dict[str, Times]) -> bool:
+        """Store all times of this machine; return whether that was possible."""
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
+        text = json.dumps({**_content(self.path), self._machine: times}, indent=1)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(part, "w", encoding="utf-8", opener=open_own) as file:
+                file.write(text)
+            os.replace(part, self.path)
+        except OSError:
+            return False
+        return True
+
+
+def _are_times(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(us, (int, float)) for us in value.values())
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Return the content of a file, empty if there is none or it is damaged."""
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text("utf-8"))
+        return content if isinstance(content, dict) else {}
+    return {}
