@@ -124,12 +124,21 @@ def skeleton_macs(
     return net.count_clip_macs(_FRAMES)
 
 
-def _state(count: PublishedSkeletonCount) -> int | None:
-    """Return the numbers in the state of a stream, None for a clip."""
-    if not count.continual:
-        return None
-    tensors = _network(count.kind, count.starred, NTU).init_state(1).tensors().values()
-    return sum(tensor.numel() for tensor in tensors)
+def skeleton_memory(count: PublishedSkeletonCount) -> int:
+    """Return how many numbers the state of a stream has, or those that a clip takes at least.
+
+    Of a clip: the input of a block, the output of its graph and its own, which are needed
+    together, of the block where they are the most.
+    """
+    net = _network(count.kind, count.starred, NTU)
+    if count.continual:
+        return sum(tensor.numel() for tensor in net.init_state(1).tensors().values())
+    frames, most = _FRAMES, 0
+    for block in net.blocks:
+        after = block.count_frames(frames)
+        widths = frames * (block.in_width + block.out_width) + after * block.out_width
+        most, frames = max(most, _PERSONS * NTU.joints * widths), after
+    return most
 
 
 def skeleton_ops_table() -> Table:
@@ -142,13 +151,13 @@ def skeleton_ops_table() -> Table:
             counted, own = (round(n / 1e9, 4) for n in macs)
             cells += [counted, published, own]
         alone = round(skeleton_macs(count, 1) / 1e9, 4) if count.continual else None
-        rows.append((*cells, _state(count), alone))
+        rows.append((*cells, skeleton_memory(count), alone))
     names = [
         f"{data.name}{what}"
         for data in (NTU, KINETICS)
         for what in (" recounted", " published", " costream")
     ]
-    columns = ("network", *names, "NTU state", "NTU costream, one person")
+    columns = ("network", *names, "NTU memory", "NTU costream, one person")
     both = ", ".join(f"{c.name} {c.two_streams}" for c in COUNTS if c.two_streams)
     notes = (
         f"NTU RGB+D: {NTU.joints} joints, {NTU.classes} classes; Kinetics-skeleton:"
@@ -160,8 +169,8 @@ def skeleton_ops_table() -> Table:
         f"not at hand. Kinetics, two streams, published: {both}.",
         "costream: every matrix product of a step as implemented here; for a strided network, of",
         "the 4 steps of a prediction. It computes no outputs that a stride discards, and nothing",
-        "for absent persons. State: numbers of a stream; rings of a convolution over 9 frames have",
-        "24 slots, so that a window is one view of them.",
+        "for absent persons. Memory: numbers in the state of a stream; of a clip, the input of a",
+        "block, the output of its graph and its own, where they are the most.",
     )
     title = "Multiply-accumulates of one prediction of a skeleton network, in billions"
     return Table(title, columns, tuple(rows), notes)

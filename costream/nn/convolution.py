@@ -1,16 +1,16 @@
 """Convolution over time, ordinary and continual.
 
-A step stores the newest frame and multiplies the last K frames with the weights, once; nothing is
+A step multiplies the newest frame and the K - 1 before it with the weights, once; nothing is
 recomputed for earlier frames (Hedegaard, Iosifidis, "Continual 3D Convolutional Neural
 Networks for Real-time Processing of Videos", ECCV 2022). There the products of a frame with all K
-taps are stored and accumulated; here the frames themselves are, contiguous in memory, so that a
-step is one matrix product of inner size K * C without copying its operands, and a step whose output
-a stride discards computes nothing.
+taps are stored and accumulated; here the K - 1 frames themselves are, so that a step is one matrix
+product of inner size K * C, and a step whose output a stride discards computes nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,32 +18,49 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.nn.state import zeros
-from costream.nn.timing import ClockedState, ContinualModule, check_shape, kernel_timing
-
-_LAP = 2  # steps between two copies, as a multiple of the K - 1 frames that are copied
+from costream.nn.timing import (
+    ClockedState,
+    ContinualModule,
+    check_shape,
+    in_order,
+    kernel_timing,
+    store,
+)
 
 
 @dataclass
 class ConvolutionState(ClockedState):
-    """Frames that later outputs need.
+    """The last K - 1 frames of each phase t mod d: frame t is in slot t div d mod (K - 1)."""
 
-    With dilation d, frames of equal t mod d are stored together, so that the K frames of an
-    output are adjacent. Of L slots, the first K - 1 repeat the last ones of the previous lap.
-    """
-
-    frames: Tensor  # [B, P, d, L, C]
+    frames: Tensor  # [B, P, d, K - 1, C]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.views: _Views | None = None  # created on first use, never saved or copied
+
+    def converted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a state that costream 0.1 saved, in the form of this one.
+
+        It had 3 (K - 1) slots, the first K - 1 of which repeated the last ones of the previous lap.
+        """
+        overlap, saved = self.frames.shape[3], tensors.get("frames")
+        if saved is None or not overlap or saved.shape[3:4] != (3 * overlap,):
+            return tensors
+        time, phases = int(tensors["clock"].max()), []
+        for phase, ring in enumerate(saved.unbind(2)):
+            count = (time - phase - 1) // self.frames.shape[2] + 1  # frames of this phase
+            end = overlap + (count - 1) % (2 * overlap) + 1 if count else overlap
+            phases.append(torch.roll(ring[:, :, end - overlap : end], count % overlap, 2))
+        return {**tensors, "frames": torch.stack(phases, 2)}
 
 
 @dataclass(frozen=True)
 class _Views:
     """Views of the ring for the steps; creating a view costs 1 us."""
 
-    slots: tuple[tuple[Tensor, ...], ...]  # d x (L - K + 1) times [B P, C]: the newest frame
-    windows: tuple[tuple[Tensor, ...], ...]  # as many [B P, K C]: the last K frames
+    # For each phase and slot: its frame, [B P, C], and the frames from it on and before it, flat.
+    slots: tuple[tuple[Tensor, ...], ...]
+    parts: tuple[tuple[tuple[Tensor, Tensor], ...], ...]
 
 
 class TemporalConvolution(ContinualModule):
@@ -119,8 +136,7 @@ class TemporalConvolution(ContinualModule):
 
     def init_state(self, batch_size: int = 1, positions: int = 1) -> ConvolutionState:
         """Return the initial state of ``batch_size`` streams with this many positions each."""
-        overlap = self.kernel - 1
-        shape = (self.dilation, (1 + _LAP) * overlap, self.in_width)
+        shape = (self.dilation, self.kernel - 1, self.in_width)
         return ConvolutionState(
             zeros(batch_size), zeros(batch_size, positions, *shape, like=self.weight)
         )
@@ -141,8 +157,8 @@ class TemporalConvolution(ContinualModule):
         """Take a frame and return the frames that the output of this step needs, or None.
 
         For callers with other weights, such as folded ones: ``window @ matrix`` is the
-        step. The result [B P, K I] is a view of the state that the next step changes, with columns
-        in the order of the rows of ``matrix``. ``x`` [B, ..., I], or the same as [B P, I].
+        step. The result [B P, K I] has columns in the order of the rows of ``matrix``. ``x``
+        [B, ..., I], or the same as [B P, I].
         """
         frames = state.frames
         rows = x if x.dim() == 2 else x.flatten(0, -2)
@@ -156,13 +172,10 @@ class TemporalConvolution(ContinualModule):
             return rows if due else None
         views = state.views or self._make_views(state)
         lap, phase = divmod(time, self.dilation)
-        slot = lap % len(views.slots[phase])
-        if lap and not slot:
-            overlap = self.kernel - 1
-            ring = frames[:, :, phase]
-            ring[:, :, :overlap] = ring[:, :, -overlap:]
-        views.slots[phase][slot].copy_(rows.detach() if rows.requires_grad else rows)
-        return views.windows[phase][slot] if due else None
+        slot, rows = lap % (self.kernel - 1), rows.detach() if rows.requires_grad else rows
+        window = torch.cat([*views.parts[phase][slot], rows], 1) if due else None
+        views.slots[phase][slot].copy_(rows)
+        return window
 
     def forward_steps(self, x: Tensor, state: ConvolutionState) -> Tensor:
         """Take T frames [B, T, ..., I], return what T steps would, [B, T', ..., O].
@@ -194,38 +207,32 @@ class TemporalConvolution(ContinualModule):
         return out.permute(0, 2, 3, 1).reshape(x.shape[0], -1, *shape)
 
     def _make_views(self, state: ConvolutionState) -> _Views:
-        frames, size = state.frames, self.kernel
-        starts = range(frames.shape[3] - size + 1)
         with torch.inference_mode(False):
-            phases = frames.unbind(2)
-            slots = tuple(p.flatten(0, 1)[:, size - 1 :].unbind(1) for p in phases)
-            rows = [phase.flatten(0, 1).flatten(1) for phase in phases]
-            spans = [(k * self.in_width, size * self.in_width) for k in starts]
-            windows = tuple(tuple(row.narrow(1, *span) for span in spans) for row in rows)
-            state.views = _Views(slots, windows)
+            phases = state.frames.flatten(0, 1).unbind(1)
+            slots = tuple(phase.unbind(1) for phase in phases)
+            places = [k * self.in_width for k in range(self.kernel - 1)]
+            rows = [phase.flatten(1) for phase in phases]
+            parts = tuple(tuple((row[:, k:], row[:, :k]) for k in places) for row in rows)
+            state.views = _Views(slots, parts)
         return state.views
 
-    def _tails(self, state: ConvolutionState, time: int) -> list[Tensor]:
-        """Return views [B, P, K - 1, C] of the last frames before ``time``, oldest phase first."""
-        overlap = self.kernel - 1
-        lap = state.frames.shape[3] - overlap
-        tails = []
+    def _rings(self, state: ConvolutionState, time: int) -> Iterator[tuple[Tensor, int]]:
+        """Yield rings [B, P, K - 1, C], and how many frames before ``time``, oldest phase first."""
         for k in range(time, time + self.dilation):
-            count, phase = divmod(k, self.dilation)  # frames of this phase so far
-            end = overlap + (count - 1) % lap + 1 if count else overlap
-            tails.append(state.frames[:, :, phase, end - overlap : end])
-        return tails
+            count, phase = divmod(k, self.dilation)
+            yield state.frames[:, :, phase], count
 
     def _before(self, state: ConvolutionState, time: int) -> Tensor:
         """Return the (K - 1) * d frames before ``time`` in their order, [B, (K - 1) d, P, C]."""
-        return torch.stack(self._tails(state, time), 3).flatten(2, 3).transpose(1, 2)
+        tails = [in_order(ring, count, 2) for ring, count in self._rings(state, time)]
+        return torch.stack(tails, 3).flatten(2, 3).transpose(1, 2)
 
     def _store(self, rows: Tensor, state: ConvolutionState, time: int) -> None:
         """Store the last of ``rows`` [B, T, P, C], which end before ``time``, in the ring."""
         reach = (self.kernel - 1) * self.dilation
         last = torch.unflatten(rows[:, -reach:].transpose(1, 2), 2, (-1, self.dilation))
-        for tail, new in zip(self._tails(state, time), last.unbind(3), strict=True):
-            tail.copy_(new)
+        for (ring, count), new in zip(self._rings(state, time), last.unbind(3), strict=True):
+            store(ring, new, count, 2)
 
 
 def as_rows(x: Tensor) -> Tensor:

@@ -18,16 +18,18 @@ from costream.nn.product_kernels import add, multiply, rectify
 _U = np.uint64
 _0, _1, _ZERO = _U(0), _U(1), F32(0)
 # Sizes of a block, uint64: persons, joints; numbers of a joint in the input, after the graph and in
-# the output; slots of the ring of the convolution, those that repeat the newest ones of the
-# previous lap, and their sum; steps until an output, and from one to the next; whether the input
-# is added after the graph; whether there is a residual, how many steps late, slots of its ring.
-PERSONS, JOINTS, IN, MIDDLE, OUT, LAP, BEFORE, SLOTS, DELAY, STRIDE = range(10)
-ADDS_INPUT, HAS_RESIDUAL, WAIT, PAST_SLOTS = range(10, 14)
+# the output; slots of the ring of the convolution; steps until an output, and from one to the next;
+# whether the input is added after the graph; whether there is a residual, how many steps late,
+# slots of its ring.
+PERSONS, JOINTS, IN, MIDDLE, OUT, SLOTS, DELAY, STRIDE = range(8)
+ADDS_INPUT, HAS_RESIDUAL, WAIT, PAST_SLOTS = range(8, 12)
 # Arrays of a block: weights [O, I] and biases of the products after the graph and over time, the
-# weights of the residual's and zeros; rings of the convolution [N, V, L, C], of the residual
-# [N, L, V, C]; room for mixed joints and the product of the residual; the output [N, V, O].
-ARRAYS = 10
-_GRAPH, _GRAPH_BIAS, _TIME, _TIME_BIAS, _BESIDE, _ZEROS, _RING, _PAST, _ROOM, _OUT = range(ARRAYS)
+# weights of the residual's and zeros; rings of the convolution [N, V, K - 1, C], of the residual
+# [N, L, V, C]; room for mixed joints and the product of the residual, and for the K frames
+# [N, V, K, C] of an output; the output [N, V, O].
+ARRAYS = 11
+_GRAPH, _GRAPH_BIAS, _TIME, _TIME_BIAS, _BESIDE, _ZEROS = range(6)
+_RING, _PAST, _ROOM, _WINDOW, _OUT = range(6, ARRAYS)
 
 
 @inline
@@ -49,23 +51,13 @@ def _mix(graph: Any, x: Any, n: Any, room: Any) -> None:
 
 
 @inline
-def _repeat(sizes: Any, ring: Any) -> None:
-    """Copy the newest frames to the beginning of the ring."""
-    line, count = sizes[SLOTS] * sizes[MIDDLE], sizes[BEFORE] * sizes[MIDDLE]
-    for p in range(sizes[PERSONS] * sizes[JOINTS]):
-        to = _U(p) * line
-        for c in range(count):
-            ring[to + c] = ring[to + line - count + c]
-
-
-@inline
 def _apply_graph(sizes: Any, slot: Any, x: Any, graph: Any, arrays: Any) -> None:
     """Store the output of the graph convolution in a slot of the ring."""
     joints, width, room, ring = sizes[JOINTS], sizes[MIDDLE], arrays[_ROOM], arrays[_RING]
     rows, line = sizes[PERSONS] * joints, sizes[SLOTS] * width
     for n in range(x.shape[0]):
         _mix(graph, x, n, room)
-    inputs, at = _U(len(arrays[_GRAPH])) // width, (sizes[BEFORE] + slot) * width
+    inputs, at = _U(len(arrays[_GRAPH])) // width, slot * width
     weights = arrays[_GRAPH], arrays[_GRAPH_BIAS]
     multiply(rows, room, (_0, inputs), weights[0], weights[1], ring, (at, line))
     for p in range(rows):
@@ -73,6 +65,20 @@ def _apply_graph(sizes: Any, slot: Any, x: Any, graph: Any, arrays: Any) -> None
             joint = x[_U(p) // joints, _U(p) % joints]
             add(joint, _0, ring, at + _U(p) * line, width)
         rectify(ring, at + _U(p) * line, width)
+
+
+@inline
+def _copy_frames(sizes: Any, low: Any, high: Any, first: Any, arrays: Any) -> None:
+    """Copy slots ``low`` to ``high`` - 1 of the ring to frames of the window, [N V, K C].
+
+    ``first``: which of the K frames the first one is.
+    """
+    width, count = sizes[MIDDLE], (high - low) * sizes[MIDDLE]
+    line, ring, window = sizes[SLOTS] * width, arrays[_RING], arrays[_WINDOW]
+    for p in range(sizes[PERSONS] * sizes[JOINTS]):
+        at, to = _U(p) * line + low * width, _U(p) * (line + width) + first * width
+        for c in range(count):
+            window[to + c] = ring[at + c]
 
 
 @inline
@@ -106,18 +112,20 @@ _ARRAYS = types.UniTuple(VECTOR, ARRAYS)
 @compiled(types.uint64, types.uint64[::1], F32[:, :, ::1], MATRIX, _ARRAYS)
 def step(time: Any, sizes: Any, x: Any, graph: Any, arrays: Any) -> None:
     """Take frame number ``time`` [N, V, C], set the output if this step has one."""
-    slot, joints, width = time % sizes[LAP], sizes[JOINTS], sizes[MIDDLE]
-    if time > _0 and slot == _0:
-        _repeat(sizes, arrays[_RING])
+    slot, joints, outputs = time % sizes[SLOTS], sizes[JOINTS], sizes[OUT]
+    slots, stride, rows = sizes[PAST_SLOTS], sizes[STRIDE], sizes[PERSONS] * joints
+    is_due = time >= sizes[DELAY] and (time - sizes[DELAY]) % stride == _0
+    if is_due:
+        _copy_frames(sizes, slot, sizes[SLOTS], _0, arrays)
     _apply_graph(sizes, slot, x, graph, arrays)
-    slots, stride, outputs = sizes[PAST_SLOTS], sizes[STRIDE], sizes[OUT]
     if slots > _0 and time % stride == _0:
         _remember(sizes, time // stride % slots, x, arrays[_PAST])
-    if time < sizes[DELAY] or (time - sizes[DELAY]) % stride != _0:
+    if not is_due:
         return
-    rows, window = sizes[PERSONS] * joints, (slot * width, sizes[SLOTS] * width)
-    weights, out = (arrays[_TIME], arrays[_TIME_BIAS]), arrays[_OUT]
-    multiply(rows, arrays[_RING], window, weights[0], weights[1], out, (_0, outputs))
+    _copy_frames(sizes, _0, slot + _1, sizes[SLOTS] - slot, arrays)
+    line, out = (sizes[SLOTS] + _1) * sizes[MIDDLE], arrays[_OUT]
+    weights, bias = arrays[_TIME], arrays[_TIME_BIAS]
+    multiply(rows, arrays[_WINDOW], (_0, line), weights, bias, out, (_0, outputs))
     if sizes[HAS_RESIDUAL]:
         for n in range(sizes[PERSONS]):
             if slots > _0:

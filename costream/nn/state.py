@@ -56,12 +56,26 @@ class State:
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Copy the values of ``tensors()`` from a state of the same shapes, bit for bit.
 
-        Raises KeyError for missing or unknown names, ValueError for other shapes or types.
+        States of earlier versions are converted. Raises KeyError for missing or unknown names,
+        ValueError for other shapes or types.
         """
-        own = self.tensors()
-        _check(own, tensors, self.batch_size)
+        own, given = self.tensors(), self.converted(tensors)
+        _check(own, given, self.batch_size)
         for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(given[name])
+
+    def converted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the ``tensors()`` of a state that an earlier version saved, in the form of now."""
+        found = dict(tensors)
+        for name, part in self._parts():
+            if isinstance(part, State):
+                inner = {
+                    key.removeprefix(f"{name}."): value
+                    for key, value in tensors.items()
+                    if key.startswith(f"{name}.")
+                }
+                found.update({f"{name}.{k}": v for k, v in part.converted(inner).items()})
+        return found
 
     def clone(self: S) -> S:
         """Return an independent copy."""

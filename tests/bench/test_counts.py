@@ -16,12 +16,14 @@ from costream.bench import eventful_counts as eventful
 from costream.bench import nystrom_counts as nystrom
 from costream.bench import skeleton_counts as skeleton
 from costream.bench import video_counts as video
+from costream.bench.peak_memory import peak_numbers
 from costream.bench.video_baselines import BASELINES, Baseline
 from costream.bench.video_counts import build_net
 from costream.core.tables import Table
 from costream.models.eventful.backbone import ViTDetBackbone
 from costream.models.eventful.vivit.network import ViViT
 from costream.models.oad.cmert import CMeRT
+from costream.models.skeleton.network import SkeletonNet, ntu_arguments
 from costream.models.video.video3d.network import VideoNet
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import TopTokens
@@ -71,6 +73,20 @@ def test_a_table_has_every_network(
     if make is skeleton.skeleton_ops_table:
         assert [row[2] for row in table.rows] == [count.published for count in skeleton.COUNTS]
         assert all((row[-1] is None) == (not row[0].startswith("Co")) for row in table.rows)
+
+
+def test_skeleton_networks_hold_less_than_their_clip() -> None:
+    held = {count.name: skeleton.skeleton_memory(count) for count in skeleton.COUNTS}
+    for name, numbers in held.items():
+        if name.startswith("Co"):
+            assert numbers < held[name.removeprefix("Co")] / 4
+
+
+@pytest.mark.slow
+def test_a_clip_makes_at_least_the_numbers_that_are_said() -> None:
+    count = next(count for count in skeleton.COUNTS if count.name == "ST-GCN")
+    net, x = SkeletonNet(**ntu_arguments("stgcn")).eval(), torch.randn(1, 300, 2, 25, 3)
+    assert skeleton.skeleton_memory(count) < peak_numbers(lambda: net(x))
 
 
 @pytest.mark.parametrize("one", BASELINES, ids=lambda one: one.name)

@@ -177,6 +177,61 @@ def test_gradients_are_those_of_conv1d() -> None:
     assert ours.matrix.data_ptr() == ours.weight.data_ptr()
 
 
+class RingOf01:
+    """What costream 0.1 saved: 3 (K - 1) slots, the first of which repeat those before a lap."""
+
+    def __init__(self, conv: TemporalConvolution, batch: int, positions: int) -> None:
+        self.overlap, self.time = conv.kernel - 1, 0
+        shape = (batch, positions, conv.dilation, 3 * self.overlap, conv.in_width)
+        self.frames = torch.zeros(shape, dtype=torch.float64)
+
+    def add(self, x: Tensor) -> None:
+        lap, phase = divmod(self.time, self.frames.shape[2])
+        slot, ring = lap % (2 * self.overlap), self.frames[:, :, phase]
+        if lap and not slot:
+            ring[:, :, : self.overlap] = ring[:, :, -self.overlap :].clone()
+        ring[:, :, self.overlap + slot] = x
+        self.time += 1
+
+    def tensors(self) -> dict[str, Tensor]:
+        clock = torch.full((len(self.frames),), self.time)
+        return {"clock": clock, "frames": self.frames}
+
+
+@settings(deadline=None, max_examples=40)
+@given(convolutions(), st.integers(1, 2), st.integers(0, 80))
+def test_a_state_that_0_1_saved_continues(
+    conv: TemporalConvolution, batch: int, length: int
+) -> None:
+    x = torch.randn(batch, length + 40, 3, conv.in_width, dtype=torch.float64)
+    ring = RingOf01(conv, batch, 3)
+    for frame in x[:, :length].unbind(1):
+        if conv.kernel > 1:
+            ring.add(frame)
+    if conv.kernel == 1:
+        ring.time = length
+    state = conv.init_state(batch, 3)
+    state.load_tensors(ring.tensors())
+    expected = by_steps(conv, x, conv.init_state(batch, 3))
+    for t in range(length, x.shape[1]):
+        out = conv.forward_step(x[:, t], state)
+        assert (out is None) == (t not in expected)
+        if out is not None:
+            torch.testing.assert_close(out, expected[t], rtol=0, atol=1e-12)
+
+
+def test_a_state_holds_one_frame_less_than_the_kernel() -> None:
+    state = TemporalConvolution(7, 4, 9, stride=2).init_state(2, 25)
+    assert state.frames.numel() == 2 * 25 * 8 * 7
+
+
+def test_a_state_of_another_size_is_refused() -> None:
+    state = TemporalConvolution(3, 4, 5).init_state(1, 2)
+    saved = {"clock": torch.zeros(1, dtype=torch.int64), "frames": torch.zeros(1, 2, 1, 8, 3)}
+    with pytest.raises(ValueError, match="state frames"):
+        state.load_tensors(saved)
+
+
 # Over time and frequency.
 
 KERNELS = (((3, 3), (1, 1)), ((3, 3), (2, 2)), ((3, 3), (1, 2)), ((2, 4), (2, 1)), ((5, 1), (3, 1)))

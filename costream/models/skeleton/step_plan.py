@@ -87,8 +87,9 @@ class StepPlan:
         saved = max(1, sum(plan.macs for plan in self.plans) // _WORTH)
         self._single_steps += saved
         if fast.kernels_after(self._single_steps, saved):
+            room = self.rows.new_empty(max((plan.room for plan in self.plans), default=0))
             for plan in self.plans:
-                plan.compile()
+                plan.compile(room)
             self._is_compiled = True
 
 
@@ -105,15 +106,17 @@ class BlockPlan:
         conv = cast(FoldedConvolution, block.temporal).conv
         memory = cast(ConvolutionState, block_state.temporal)
         frames = memory.frames
-        count, before, width = frames.shape[0], conv.kernel - 1, conv.in_width
+        count, slots, width = frames.shape[0], conv.kernel - 1, conv.in_width
         self._block, self._residual, self._ring = block, block_state.residual, frames
         with torch.inference_mode(False):
-            # [N V, L, C]; the first K - 1 of L slots repeat the last ones of the previous lap
-            ring = frames.view(count * joints, -1, width)
-            laps, flat = ring.shape[1] - before, ring.flatten(1)
-            self.slots = ring[:, before:].unbind(1)
-            self.windows = [flat.narrow(1, k * width, conv.kernel * width) for k in range(laps)]
-            self.front, self.back = ring[:, :before], ring[:, -before:]
+            rows, matrix = frames.view(count * joints, -1), conv.matrix  # [N V, (K - 1) C]
+            self.slots = rows.view(-1, slots, width).unbind(1)
+            # Of each slot with the oldest frame: the frames from there on and their weights, and,
+            # when it has the newest, those up to there and theirs.
+            self.older, self.newer = [], []
+            for k in range(slots):
+                self.older.append((rows[:, k * width :], matrix[: (slots - k) * width]))
+                self.newer.append((rows[:, : (k + 1) * width], matrix[(slots - k) * width :]))
             self.y = frames.new_empty(count * joints, conv.out_width)
             self.frame = self.y.view(count, joints, -1)
             spatial = block.spatial
@@ -132,6 +135,9 @@ class BlockPlan:
         self.wait = block.delay.delay if block.delay is not None else 0
         states = [memory, *([block_state.residual] if block_state.residual else [])]
         self.clocks = [state.clock.numpy() for state in states]
+        mixed = 0 if self.graph is None else self.graph.mixed.numel()
+        self._mixed = max(mixed, self.y.numel())  # numbers in memory that compiled steps need
+        self.room = self._mixed + conv.kernel * width * len(self.y)
         self.macs = len(self.y) * sum(matrix.numel() for matrix in block.matrices())
         self.compiled: Callable[[int, Any], None] | None = None
 
@@ -144,36 +150,40 @@ class BlockPlan:
             late = time - self.delay
             return None if late < 0 or late % self.stride else self.frame
         slot, slots = time % len(self.slots), len(self.residuals) if self.wait else 0
-        if time and not slot:
-            self.front.copy_(self.back)
+        late = time - self.delay
+        is_due = late >= 0 and not late % self.stride
+        if is_due:
+            torch.addmm(self.bias, *self.older[slot], out=self.y)
         self.spatial(x, slot)
         if slots and not time % self.stride:
             self.residuals[time // self.stride % slots].copy_(x)
-        late = time - self.delay
-        if late < 0 or late % self.stride:
+        if not is_due:
             return None
         past = None
         if self.has_residual:  # without a delay it is the frame itself
             past = self.residuals[(time - self.wait) // self.stride % slots] if slots else x
-        torch.addmm(self.bias, self.windows[slot], self.matrix, out=self.y)
+        self.y.addmm_(*self.newer[slot])
         if past is not None and self.beside is None:
             self.frame.add_(past)
         elif past is not None:
             self.y.addmm_(past.reshape(-1, past.shape[2]), cast(Tensor, self.beside))
         return self.frame.relu_()
 
-    def compile(self) -> None:
-        """Use the compiled step from now on, if there is one and it is faster."""
+    def compile(self, room: Tensor) -> None:
+        """Use the compiled step from now on, if there is one and it is faster.
+
+        ``room``: memory [N] of at least ``room`` numbers, which other blocks may use, too.
+        """
         count, joints = self.frame.shape[:2]
         trial = BlockPlan(self._block, self._block.init_state(count, joints), joints)
-        ours, x = trial._compiled_step(), self.y.new_zeros(count, joints, self._block.in_width)
+        ours, x = trial._compiled_step(room), self.y.new_zeros(count, joints, self._block.in_width)
         name = f"graph block of {self.macs} products, {count} x {joints} joints"
         if ours is not None and prefers_compiled(
             name, lambda: ours(trial.delay, x.numpy()), lambda: trial.step(x, trial.delay)
         ):
-            self.compiled = self._compiled_step()
+            self.compiled = self._compiled_step(room)
 
-    def _compiled_step(self) -> Callable[[int, Any], None] | None:
+    def _compiled_step(self, room: Tensor) -> Callable[[int, Any], None] | None:
         """Return a function of a frame's number and the frame, which sets ``y``, or None."""
         graph = self.graph
         if graph is None or graph.products.bias.dim() == 2:  # it differs between joints
@@ -182,17 +192,16 @@ class BlockPlan:
 
         (count, joints, out), products = self.frame.shape, graph.products
         middle, width = products.weight.shape[1], self._block.in_width
-        slots, before = len(self.slots) + self.front.shape[1], self.front.shape[1]
         rings = self._residual is not None and self.wait > 0
-        sizes: list[int] = [count, joints, width, middle, out, slots - before, before, slots]
+        sizes: list[int] = [count, joints, width, middle, out, len(self.slots)]
         sizes += [self.delay, self.stride, products.adds_input, self.has_residual]
         sizes += [self.wait, len(self.residuals) if rings else 0]
         beside = self.y.new_empty(0, 0) if self.beside is None else self.beside
         past = self.y if self._residual is None else self._residual.frames
-        room = self.y.new_empty(max(graph.mixed.numel(), self.y.numel()))
+        window = room[self._mixed :]
         weights = [products.weight.T, products.bias, self.matrix.T, self.bias, beside.T]
         tensors = [*(weight.contiguous() for weight in weights), self.y.new_zeros(out)]
-        tensors += [self._ring, past, room, self.y]
+        tensors += [self._ring, past, room, window, self.y]
         arrays = tuple(tensor.view(-1).numpy() for tensor in tensors)
         numbers = np.array(sizes, np.uint64), graph.graph[0].contiguous().numpy()
         return lambda time, x: kernels.step(time, numbers[0], x, numbers[1], arrays)
