@@ -22,7 +22,7 @@ from costream.runtime.stop import StopHandler
 from costream.runtime.watch.command import status_exports, watch_run
 from costream.runtime.watch.feed_list import read_feeds
 from costream.runtime.watch.outputs import file_sinks
-from costream.runtime.watch.watch_run import WatchView
+from costream.runtime.watch.watch_run import WatchParts, WatchView
 from costream.sinks.base import Sink
 
 # A URL, the number of a camera, "mic", a TOML list of feeds, a file with realtime=True.
@@ -88,14 +88,15 @@ class FeedRecords(RecordIterator[FeedRecord]):
             exports: list[WatchView] = status_exports(options)
             for view in exports:
                 stack.callback(view.close)
-            self._run = watch_run(
-                options,
-                read_feeds(options),
-                model.network,
-                [self._status, *exports],
-                stop,
-                lambda options, feed: _sinks_of(options, feed, records, sinks),
+            parts = WatchParts(
+                options=options,
+                specs=read_feeds(options),
+                model=model.network,
+                views=[self._status, *exports],
+                stop=stop,
+                sinks=lambda options, feed: _sinks_of(options, feed, records, sinks),
             )
+            self._run = watch_run(parts)
             stack.pop_all()
         super().__init__(records, self._run.rounds(), stop)
 

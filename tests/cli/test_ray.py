@@ -7,7 +7,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,11 @@ import pytest
 from kit.fileserver import serving
 from kit.media import make_video
 from kit.paths import SAMPLES
-from kit.program import ROOT, holders, start
+from kit.program import ROOT, holders, python, start
 from kit.runs import records, run, snapshot, wait_until
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+Cluster = pytest.importorskip("ray.cluster_utils", reason="needs the extra 'ray'").Cluster
 # Two workers whatever the machine has.
 RAY = ("--engine", "ray", "--jobs", "2")
 
@@ -33,9 +37,53 @@ def address() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # of its workers
         patch.setenv("RAY_worker_niceness", "0")  # else tests beside these starve them
-        told = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        told = ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield told.address_info["gcs_address"]
     ray.shutdown()
+
+
+class Machines:
+    """A cluster of machines with a processor each, all of them on this one."""
+
+    def __init__(self, count: int) -> None:
+        head = {"num_cpus": 1, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.cluster.head_node]
+        self.nodes += [self.cluster.add_node(num_cpus=1) for _ in range(count - 1)]
+        self.cluster.wait_for_nodes()
+
+    def program(self, number: int, name: str = "raylet") -> psutil.Process:
+        """Return a program of Ray that runs on a machine."""
+        return psutil.Process(self.nodes[number].all_processes[name][0].process.pid)
+
+    def workers(self, number: int) -> list[psutil.Process]:
+        """Return the workers of a watch on a machine."""
+        return [each for each in self.program(number).children() if is_worker(each)]
+
+    def close(self) -> None:
+        """End every process of the cluster, also those that hang."""
+        programs = [
+            psutil.Process(each.process.pid)
+            for node in self.nodes
+            for kind in node.all_processes.values()
+            for each in kind
+            if each.process.poll() is None
+        ]
+        left = [each for program in programs for each in program.children(recursive=True)]
+        for each in (*left, *programs):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        self.cluster.shutdown()
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("RAY_worker_niceness", "0")
+        several = Machines(3)
+    yield several
+    several.close()
 
 
 @pytest.fixture
@@ -134,11 +182,83 @@ def test_the_feeds_of_a_lost_worker_continue_in_another(tmp_path, address):
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+@pytest.mark.parametrize("fate", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_feeds_of_a_lost_machine_continue_on_another(tmp_path, machines, fate):
+    """Also where it says nothing any more, as after it was switched off."""
+    feeds = [shutil.copy(SAMPLES / "room.mp4", tmp_path / f"{k}.mp4") for k in "abc"]
+    child = watch_on(machines, feeds, tmp_path / "log")
+    assert [len(machines.workers(k)) for k in range(3)] == [1, 1, 1]
+    for each in (*machines.program(2).children(recursive=True), machines.program(2)):
+        each.send_signal(fate)
+    began_s = time.monotonic()
+    files = sorted((tmp_path / "log").glob("*.jsonl"))
+    wait_until(lambda: sum(count(file, "header") for file in files) == 4, child)
+    (again,) = (file for file in files if count(file, "header") == 2)
+    before = count(again, "prediction")
+    wait_until(lambda: count(again, "prediction") > before + 20, child)
+    assert time.monotonic() - began_s < 60  # 25 s on a machine that does nothing else
+    assert sum(len(machines.workers(k)) for k in range(2)) == 3
+    child.send_signal(signal.SIGTERM)
+    _, told = child.communicate(timeout=60)
+    assert child.returncode == 143
+    (line,) = (line for line in told.decode().splitlines() if "lost" in line)
+    assert line.endswith(f"another continues: {again.stem}")
+    (first, second), *others = sorted(map(runs_in, files), key=len, reverse=True)
+    for steps in (numbers([*first, *second]), *(numbers(*other) for other in others)):
+        assert steps == list(range(len(steps)))
+    assert [record["reason"] for record in second if record["type"] == "gap"] == ["not running"]
+    assert [other[0][-1]["exit"] for other in others] == [143, 143]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_watch_without_the_head_of_its_cluster_ends_with_a_line(tmp_path, machines):
+    feed = shutil.copy(SAMPLES / "room.mp4", tmp_path / "a.mp4")
+    child = watch_on(machines, [feed], tmp_path / "log")
+    machines.program(0, "gcs_server").kill()
+    _, told = child.communicate(timeout=120)
+    assert child.returncode == 3
+    said, end = (line for line in told.decode().splitlines() if "the head" in line)
+    assert "the head of the Ray cluster does not answer" in said
+    assert end == "costream: the head of the Ray cluster was lost"
+    ((*_, summary),) = runs_in(tmp_path / "log" / "a.mp4.jsonl")
+    assert (summary["type"], summary["complete"], summary["exit"]) == ("summary", False, 3)
+    assert summary["steps"] > 100  # it went on
+
+
+def test_a_worker_that_does_not_see_the_folder_of_clips_says_so(tmp_path):
+    code = f"""if True:
+        from costream.core.commit import code_version
+        from costream.options.options import Options
+        from costream.runtime.watch.ray_worker import FeedWorker, WorkerTask
+        shared = ({str(tmp_path / "log" / "mark")!r},)
+        task = WorkerTask(Options(), (), "", code_version(), (), shared, {{}}, {{}})
+        (end,) = FeedWorker(task).take()
+        print(int(end.exit_code), end.error)
+    """
+    told = python("-c", code).stdout
+    assert told.startswith(f"2 {tmp_path / 'log'}: this is not the folder"), told
+    assert f"(machine {socket.gethostname()})" in told
+
+
 def test_what_a_cluster_cannot_watch_is_refused():
     call = ("watch", "-m", "cooadtr", "--engine", "ray", "-q")
     assert "only this machine has this feed" in run(*call, "mic", code=2).stderr
     assert "--device cuda" in run(*call, "rtsp://a/b", "--device", "cuda", code=2).stderr
     assert "--engine ray" in run("watch", "no-such-file", "--jobs", "2", code=4).stderr
+
+
+def watch_on(machines: Machines, feeds: list[Any], log: Path) -> subprocess.Popen[bytes]:
+    """Return a watch that has begun with every feed, played at half its speed."""
+    child = start(
+        *("watch", *feeds, "--realtime", "--speed", 0.5, "-m", "cooadtr", "--write", "all"),
+        *("-o", log, "--engine", "ray", "--ray-address", machines.cluster.address),
+    )
+    files = [log / f"{Path(feed).name}.jsonl" for feed in feeds]
+    wait_until(lambda: all(count(file, "prediction") > 8 for file in files), child)
+    return child
 
 
 def is_worker(process: psutil.Process) -> bool:

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from costream.core.errors import ExitCode
-from costream.models.base import Model
 from costream.options.options import Options
 from costream.runtime.logs import logging_to
 from costream.runtime.memory import share_heap
 from costream.runtime.model_loading import kind_of_feeds, load_checked
 from costream.runtime.stop import StopHandler
-from costream.runtime.watch.feed_list import FeedSpec, read_feeds
+from costream.runtime.watch.feed_list import read_feeds
 from costream.runtime.watch.metrics_server import Metrics
 from costream.runtime.watch.mqtt import MqttPublisher
 from costream.runtime.watch.outputs import file_sinks
 from costream.runtime.watch.ray_watch import RayWatch, check_for_ray
 from costream.runtime.watch.status_file import StatusFile
 from costream.runtime.watch.systemd import SystemdNotifier
-from costream.runtime.watch.watch_run import WatchRun, WatchView
+from costream.runtime.watch.watch_run import WatchParts, WatchRun, WatchView
 from costream.runtime.watch.web import WebPage
-from costream.sinks.base import Sink
 from costream.sinks.event_store import check_store
 from costream.sinks.registry import check_outputs
 from costream.sources.live.devices import silence_portaudio
@@ -60,24 +58,15 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
             model = load_checked(
                 options, kind_of_feeds([s.uri for s in specs], options), shares=True
             )
-            run = watch_run(options, specs, model, views, stop, file_sinks)
+            run = watch_run(WatchParts(options, specs, model, views, stop, file_sinks))
             for _ in run.rounds():
                 pass
             return run.exit_code
 
 
-def watch_run(
-    options: Options,
-    specs: Sequence[FeedSpec],
-    model: Model,
-    views: Sequence[WatchView],
-    stop: StopHandler,
-    sinks: Callable[[Options, str], list[Sink]],
-) -> WatchRun | RayWatch:
+def watch_run(parts: WatchParts) -> WatchRun | RayWatch:
     """Return the watch, in this process or on a cluster."""
-    if options.engine == "ray":
-        return RayWatch(options, specs, model, views, stop, sinks)
-    return WatchRun(options, specs, model, views, stop, sinks)
+    return RayWatch(parts) if parts.options.engine == "ray" else WatchRun(parts)
 
 
 def _views(options: Options, stack: ExitStack) -> list[WatchView]:

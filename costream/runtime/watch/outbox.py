@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +18,9 @@ from costream.runtime.watch.state_dir import SavedState, Snapshot
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+# The name of a feed, its position, and what returns its summary so far.
+Position: TypeAlias = "tuple[str, Snapshot, Callable[[], Summary]]"
 
 _MOST = 100_000  # messages that wait; then the worker waits, and drops steps as if it were slow
 
@@ -104,14 +107,14 @@ class Outbox(logging.Handler):
         with self._changed:
             self._round.append(sent)
 
-    def publish(self, positions: Mapping[str, tuple[Snapshot, Summary]]) -> None:
-        """End a round, with the positions of all feeds."""
+    def publish(self, positions: Iterable[Position]) -> None:
+        """End a round, with the positions of all feeds; those that stepped are sent."""
         with self._changed:
-            for feed, (at, summary) in positions.items():
+            for feed, at, summary in positions:
                 if self._steps.get(feed) != at.next_step:
                     self._steps[feed] = at.next_step
                     at = replace(at, smoothed=())
-                    self._round.append(SentPosition(feed, at, time.time(), summary))
+                    self._round.append(SentPosition(feed, at, time.time(), summary()))
             self._ready += self._round
             self._round = []
             self._changed.notify_all()

@@ -10,11 +10,12 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from costream.core.clock import utc
@@ -24,13 +25,11 @@ from costream.core.records import Alert, AlertNote, AnyRecord, Header, Summary
 from costream.core.status import FeedStatus, SeenLabel, WatchStatus
 from costream.core.user_code import code_files
 from costream.models.auto import model_for
-from costream.models.base import Model
 from costream.options.options import Options
 from costream.runtime.alerts.snapshots import RemoteScene
 from costream.runtime.counters import StreamCounters
 from costream.runtime.model_loading import kind_of_feeds
-from costream.runtime.ray_cluster import ray_cluster, require_ray
-from costream.runtime.stop import StopHandler
+from costream.runtime.ray_cluster import Machines, at_machine, ray_cluster, require_ray
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.outbox import (
     Sent,
@@ -47,7 +46,7 @@ from costream.runtime.watch.status import NEWEST_ALERTS, resident_mb
 from costream.runtime.watch.watch_run import (
     STOP_S,
     VIEW_S,
-    WatchView,
+    WatchParts,
     begin_receivers,
     make_alerts,
     receivers,
@@ -62,6 +61,12 @@ _POLL_S = 0.1  # interval of looking for a signal
 _GRACE_S = 10.0  # time for workers to end
 _PAUSES_S = (0.0, 1.0, 3.0, 10.0)  # before a worker that was lost again is replaced
 _STABLE_S = 60.0  # a worker that has lived this long is replaced at once
+_SILENT_S = 15.0  # a worker that has not answered for this time is lost; its calls take 0.5 s
+_ROUND_S = 1.0  # most of a round that counts as silence, as this process may have been stopped
+_HEADLESS_S = 40.0  # a watch without the head ends after this time; Ray aborts it after 60 s
+# Of a processor, for each worker: so little that there is a place for all, also when machines are
+# lost. If nothing is reserved, Ray starts actors anywhere.
+_RESERVED = 0.01
 _CALLS = 8  # calls that an actor serves at one time
 _PICTURE_S = 5.0  # time limit for a picture
 # Totals of FeedStatus, which go on when a worker is replaced.
@@ -106,7 +111,9 @@ class _RayWorker:
     number: int
     feeds: list[_RayFeed]
     actor: Any = None
+    machine: str = ""  # as the cluster names it
     began_s: float = 0.0  # time.monotonic()
+    silent_s: float = 0.0  # since its last answer
     due_s: float = 0.0  # when it is started again
     losses: int = 0  # in a short time
     ready: bool = False  # it has watched
@@ -117,25 +124,17 @@ class _RayWorker:
 class RayWatch:
     """One watch whose feeds are spread over a Ray cluster; iterate ``rounds`` to its end.
 
-    The arguments are those of ``WatchRun``. A worker that is lost is replaced; its feeds continue
-    with a new run, whose numbers follow the last ones that were written. ``exit_code`` is known at
-    the end.
+    A worker that is lost is replaced; its feeds continue with a new run, whose numbers follow the
+    last ones that were written. ``exit_code`` is known at the end.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        specs: Sequence[FeedSpec],
-        model: Model,
-        views: Sequence[WatchView],
-        stop: StopHandler,
-        sinks: Callable[[Options, str], list[Sink]],
-    ) -> None:
+    def __init__(self, parts: WatchParts) -> None:
+        options, specs, model, views = parts.options, parts.specs, parts.model, parts.views
         check_for_ray(options, specs)
-        self._options, self._model, self._views, self._stop = options, model, views, stop
+        self._options, self._model, self._views, self._stop = options, model, views, parts.stop
         kind = kind_of_feeds([spec.uri for spec in specs], options)
         self._named = _absolute(options, model_for(options.model, kind, options.licence))
-        self._sinks = sinks
+        self._sinks = parts.sinks
         self.exit_code = ExitCode.BUG
         self._broker, self._page = receivers(views)
         actions = [view for view in (self._broker, self._page) if view is not None]
@@ -151,8 +150,12 @@ class RayWatch:
         self._failed_before = 0  # actions of workers that were replaced
         self._cpu_before_s = 0.0  # their processor time
         self._began_s, self._start_s, self._shown_s = time.time(), time.monotonic(), 0.0
+        self._round_s = self._start_s
         self._ending_s: float | None = None
+        self._is_headless = False
         self._ray: Any = None
+        self._machines: Machines
+        self._shared: tuple[str, ...] = ()
         self._states: StateDirectory | None = None
         if options.state_dir is not None:
             self._states = StateDirectory(Path(options.state_dir), model)
@@ -171,6 +174,9 @@ class RayWatch:
             try:
                 slots = jobs and jobs * threads
                 self._ray = stack.enter_context(ray_cluster(self._options.ray_address, slots))
+                self._machines = Machines(self._ray)
+                folders = self._shared_folders()
+                self._shared = tuple(stack.enter_context(_marked(folder)) for folder in folders)
                 self._begin_views()
                 with self._stop.while_running(lambda: None):
                     self._begin_workers(
@@ -178,6 +184,8 @@ class RayWatch:
                     )
                     while self._go_on():
                         yield
+                if self._is_headless and not self._stop.requested:
+                    raise WorkerError("the head of the Ray cluster was lost", ExitCode.PARTIAL)
                 self.exit_code = self._code_at_end()
             except CostreamError as error:
                 self.exit_code = error.exit_code
@@ -202,6 +210,14 @@ class RayWatch:
         for worker in self._workers:
             self._start(worker)
 
+    def _shared_folders(self) -> Iterator[Path]:
+        """Yield the folders that workers write to."""
+        if self._options.snapshot_folder is not None:
+            yield self._options.snapshot_folder
+        clips = any(feed.spec.alerts.clips is not None for feed in self._feeds.values())
+        if clips and self._options.output_folder is not None:
+            yield self._options.output_folder
+
     def _start(self, worker: _RayWorker) -> None:
         feeds = [feed for feed in worker.feeds if not feed.over]
         saved = {feed.spec.name: at for feed in feeds if (at := feed.saved()) is not None}
@@ -211,49 +227,88 @@ class RayWatch:
             weights_sha256=self._model.info.weights_sha256,
             version=code_version(),
             code=code_files(),
+            shared=self._shared,
             saved=saved,
             switched={k: v for k, v in self._switched.items() if self._feeds[k[0]] in feeds},
         )
-        # By default, Ray places an actor where a processor is free, but reserves none: so there is
-        # a place for each, also when a machine is lost.
-        actors = self._ray.remote(FeedWorker)
-        spread = actors.options(scheduling_strategy="SPREAD", max_concurrency=_CALLS)
-        worker.actor, worker.began_s = spread.remote(task), time.monotonic()
+        taken = [each.machine for each in self._workers if each.actor is not None]
+        worker.machine = self._machines.place(taken)
+        log.debug("worker %d: on machine %s", worker.number, worker.machine)
+        actors = self._ray.remote(FeedWorker).options(
+            scheduling_strategy=at_machine(worker.machine),
+            max_concurrency=_CALLS,
+            num_cpus=_RESERVED,
+        )
+        worker.actor, worker.began_s, worker.silent_s = actors.remote(task), time.monotonic(), 0.0
         self._pending[worker.actor.take.remote()] = worker
 
     def _go_on(self) -> bool:
         """Handle what has come; return False when all workers have ended."""
-        if self._stop.requested and self._ending_s is None:
-            self._ending_s = time.monotonic()
-            for worker in self._workers:
-                if worker.actor is None:
-                    worker.ended = WorkerEnd(ExitCode.OK)
-                elif worker.ended is None:
-                    worker.actor.stop.remote()
+        headless_s = self._machines.headless_s()
+        self._say_headless(headless_s)
+        if self._ending_s is None and (self._stop.requested or headless_s >= _HEADLESS_S):
+            self._begin_end()
         self._receive()
         now_s = time.monotonic()
         if self._ending_s is not None and now_s - self._ending_s > _GRACE_S:
             return False
-        for worker in self._workers:
-            if worker.actor is None and worker.ended is None and now_s >= worker.due_s:
-                self._start(worker)
+        if not headless_s:
+            self._replace(now_s)
         if now_s - self._shown_s >= VIEW_S:
             self._shown_s = now_s
             self._show()
         return any(worker.ended is None for worker in self._workers)
 
+    def _say_headless(self, headless_s: float) -> None:
+        """Say once that the head of the cluster is away, and once that it is back."""
+        if bool(headless_s) == self._is_headless:
+            return
+        self._is_headless = bool(headless_s)
+        if self._is_headless:
+            what = "the head of the Ray cluster does not answer: the watch ends in %d s without it"
+            log.warning(what, _HEADLESS_S)
+        else:
+            log.warning("the head of the Ray cluster is back")
+
+    def _begin_end(self) -> None:
+        self._ending_s = time.monotonic()
+        for worker in self._workers:
+            if worker.actor is None:
+                worker.ended = WorkerEnd(ExitCode.OK)
+            elif worker.ended is None:
+                worker.actor.stop.remote(self._stop.exit_code or ExitCode.PARTIAL)
+
+    def _replace(self, now_s: float) -> None:
+        """Start those workers that are due, and give up those whose machine is silent."""
+        silence_s, self._round_s = min(now_s - self._round_s, _ROUND_S), now_s
+        for worker in self._workers:
+            if worker.ended is not None:
+                continue
+            if worker.actor is None and now_s >= worker.due_s:
+                self._start(worker)
+            elif worker.actor is not None and worker.ready:
+                worker.silent_s += silence_s
+                if worker.silent_s >= _SILENT_S:
+                    self._pending = {k: v for k, v in self._pending.items() if v is not worker}
+                    self._lose(worker, f"its machine has not answered for {_SILENT_S:.0f} s")
+
     def _receive(self) -> None:
         if not self._pending:
             time.sleep(_POLL_S)
             return
-        ready, _ = self._ray.wait(list(self._pending), timeout=_POLL_S)
+        try:
+            ready, _ = self._ray.wait(list(self._pending), timeout=_POLL_S)
+        except OSError as error:  # Ray's own process on this machine has ended
+            raise WorkerError(f"the Ray cluster was lost ({error})", ExitCode.PARTIAL) from error
         for call in ready:
             worker = self._pending.pop(call)
             try:
                 messages = self._ray.get(call)
             except self._ray.exceptions.RayError as error:
+                log.debug("worker %d: %s", worker.number, error)
                 self._lose(worker, f"it died ({type(error).__name__})")
                 continue
+            worker.silent_s = 0.0
             for message in messages:
                 self._take(worker, message)
             if worker.ended is None and worker.actor is not None:
@@ -293,7 +348,8 @@ class RayWatch:
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(worker.actor)  # it may live on behind a network that failed
         worker.actor = None
-        if not worker.ready and not worker.losses:
+        self._machines.avoid(worker.machine)
+        if not worker.ready and worker.losses:  # elsewhere, too
             raise WorkerError(f"a worker could not be started: {why}", ExitCode.BUG)
         feeds = [feed for feed in worker.feeds if not feed.over]
         for feed in worker.feeds:
@@ -487,6 +543,14 @@ def _absolute(options: Options, model: str) -> Options:
 
 def _absolute_spec(spec: FeedSpec) -> FeedSpec:
     return replace(spec, uri=os.path.abspath(spec.uri)) if os.path.exists(spec.uri) else spec
+
+
+@contextmanager
+def _marked(folder: Path) -> Iterator[str]:
+    """Yield a hidden file in a folder, by which workers see whether it is the same there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(prefix=".costream-", dir=folder.absolute()) as file:
+        yield file.name
 
 
 def _close(feed: _RayFeed, summary: Summary) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from costream.core.commit import code_version
-from costream.core.errors import CostreamError, ExitCode
+from costream.core.errors import CostreamError, ExitCode, UsageError
 from costream.core.user_code import run_code
 from costream.models.base import Model
 from costream.options.options import Options
@@ -18,7 +20,7 @@ from costream.runtime.stop import StopHandler
 from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.outbox import Outbox, Sent, WorkerEnd
 from costream.runtime.watch.state_dir import SavedState
-from costream.runtime.watch.watch_run import WatchRun
+from costream.runtime.watch.watch_run import WatchParts, WatchRun
 
 log = logging.getLogger("costream")
 
@@ -34,6 +36,7 @@ class WorkerTask:
     weights_sha256: str  # of the weights that every worker must load
     version: str  # of costream
     code: tuple[str, ...]  # Python files of the user's that the worker runs first
+    shared: tuple[str, ...]  # files that every machine must see, as workers write beside them
     saved: Mapping[str, SavedState]  # feeds that were watched before; states are tensors
     switched: Mapping[tuple[str, str | None], bool]  # feeds and rules that were switched
 
@@ -60,9 +63,9 @@ class FeedWorker:
         if self._run is not None:
             self._run.switch(feed, rule, is_on)
 
-    def stop(self) -> None:
-        """End the watch soon; the last records are sent."""
-        self._stop.request()
+    def stop(self, exit_code: ExitCode) -> None:
+        """End the watch soon, with this code; the last records are sent."""
+        self._stop.request(exit_code)
 
     def _watch(self) -> None:
         outbox = self._outbox
@@ -73,19 +76,24 @@ class FeedWorker:
         try:
             end = WorkerEnd(self._go())
         except CostreamError as error:
-            end = WorkerEnd(error.exit_code, str(error))
+            end = WorkerEnd(error.exit_code, f"{error} (machine {socket.gethostname()})")
         except Exception as error:  # the other process reports it
             log.debug("worker ended", exc_info=True)
             end = WorkerEnd(ExitCode.BUG, f"{type(error).__name__}: {error}")
         finally:
             outbox.add(end)
-            outbox.publish({})
+            outbox.publish(())
 
     def _go(self) -> ExitCode:
         task, outbox = self._task, self._outbox
         if code_version() != task.version:
             what = f"a worker has costream {code_version()}, not {task.version}"
             raise CostreamError(what)
+        for shared in task.shared:
+            if not os.path.exists(shared):
+                what = "this is not the folder of the machine that started the watch"
+                hint = "clips and snapshots need one that all machines share"
+                raise UsageError(what, where=os.path.dirname(shared), hint=hint)
         share_heap()
         for path in task.code:
             run_code(path)
@@ -93,15 +101,15 @@ class FeedWorker:
         if model.info.weights_sha256 != task.weights_sha256:
             raise CostreamError(f"a worker has other weights of {model.info.card.name}")
         outbox.begin({name: _with_state(model, at) for name, at in task.saved.items()})
-        run = WatchRun(
-            task.options,
-            task.specs,
-            model,
-            [outbox],
-            self._stop,
-            lambda _, feed: [outbox.sink(feed)],
-            outbox,
+        parts = WatchParts(
+            options=task.options,
+            specs=task.specs,
+            model=model,
+            views=[outbox],
+            stop=self._stop,
+            sinks=lambda _, feed: [outbox.sink(feed)],
         )
+        run = WatchRun(parts, outbox)
         for (feed, rule), is_on in task.switched.items():
             run.switch(feed, rule, is_on)
         self._run = run

@@ -7,9 +7,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Condition
@@ -17,7 +17,6 @@ from typing import Protocol
 
 from costream.core.clock import resample, tick_per_item
 from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError
-from costream.core.records import Summary
 from costream.core.status import WatchStatus
 from costream.models.base import GatedModel, Model
 from costream.options.budget import BudgetFile
@@ -40,8 +39,8 @@ from costream.runtime.watch.feed_list import FeedSpec
 from costream.runtime.watch.feed_states import FeedStates
 from costream.runtime.watch.loop import Loop
 from costream.runtime.watch.mqtt import Enable, MqttPublisher, Scenes
-from costream.runtime.watch.outbox import Outbox
-from costream.runtime.watch.state_dir import SavedState, Snapshot, StateDirectory
+from costream.runtime.watch.outbox import Outbox, Position
+from costream.runtime.watch.state_dir import SavedState, StateDirectory
 from costream.runtime.watch.status import StatusCollector
 from costream.runtime.watch.time_share import TimeShare
 from costream.runtime.watch.web import WebPage, earlier_events
@@ -79,26 +78,26 @@ class WatchView(Protocol):
     def close(self) -> None: ...  # noqa: D102
 
 
+@dataclass(frozen=True)
+class WatchParts:
+    """What a watch is made of, in this process or on a cluster."""
+
+    options: Options
+    specs: Sequence[FeedSpec]
+    model: Model
+    views: Sequence[WatchView]
+    stop: StopHandler
+    sinks: Callable[[Options, str], list[Sink]]  # returns those for the records of a feed's name
+
+
 class WatchRun:
-    """One watch of several feeds; iterate ``rounds`` to its end.
+    """One watch of several feeds; iterate ``rounds`` to its end, when ``exit_code`` is known."""
 
-    ``sinks`` returns the sinks for the records of a feed by its name. ``exit_code`` is known at
-    the end.
-    """
-
-    def __init__(
-        self,
-        options: Options,
-        specs: Sequence[FeedSpec],
-        model: Model,
-        views: Sequence[WatchView],
-        stop: StopHandler,
-        sinks: Callable[[Options, str], list[Sink]],
-        outbox: Outbox | None = None,
-    ) -> None:
+    def __init__(self, parts: WatchParts, outbox: Outbox | None = None) -> None:
         """``outbox``: this is a worker, and actions and states are those of another process."""
-        self._options, self._model, self._views, self._stop = options, model, views, stop
-        self._sinks = sinks
+        options, specs, model, views = parts.options, parts.specs, parts.model, parts.views
+        self._options, self._model, self._views, self._stop = options, model, views, parts.stop
+        self._sinks = parts.sinks
         self.exit_code = ExitCode.BUG
         self._arrived = Condition()
         self._share = TimeShare(_share(options, model))
@@ -160,14 +159,12 @@ class WatchRun:
         scene = self._named(feed).scene
         return b"" if scene is None else scene.jpeg()
 
-    def positions(self) -> dict[str, tuple[Snapshot, Summary]]:
-        """Return the position of each feed that has begun, and its summary so far."""
-        found: dict[str, tuple[Snapshot, Summary]] = {}
+    def positions(self) -> Iterator[Position]:
+        """Yield the name and position of each feed that has begun, and what returns its summary."""
         for channel in self._channels:
             at = channel.snapshot()
             if at is not None:
-                found[channel.spec.name] = (at, channel.summary(ExitCode.PARTIAL))
-        return found
+                yield channel.spec.name, at, partial(channel.summary, ExitCode.PARTIAL)
 
     def switch(self, feed: str, rule: str | None, is_on: bool) -> None:
         """Switch a rule of a feed, or without a rule the feed itself; by any thread."""
