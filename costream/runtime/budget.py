@@ -28,6 +28,7 @@ _COUNTED = 5  # steps whose ratio of actual to predicted operations is remembere
 _SAVED_S = 1.0  # seconds of budget that a stream in which nothing changes saves for later
 _DUE_S = 2.0  # since its newest run, after which a network goes before the others
 _STARVED_S = 4.0  # since its newest run, after which it runs in any case
+_DEBT_S = 16.0  # of budget, by which the account is overdrawn where a budget cannot be kept
 _PRICE = 2.0  # gain for cost, to its mean, that a run needs with an empty account
 NEAR = 0.03  # relative distance to the target within which the token count stays
 
@@ -225,7 +226,8 @@ class LookController:
     is not overdrawn, if what it gains for its cost is worth it: the emptier the account, the more
     compared to the mean of all requests. What was saved is kept for up to ``_SAVED_S``. A network
     that has not run for ``_DUE_S`` is due, and the others wait until it has run; after
-    ``_STARVED_S`` it runs although the account is overdrawn.
+    ``_STARVED_S`` it runs although the account is overdrawn. If that, or what every step takes, is
+    more than the budget, this is reported once.
     """
 
     def __init__(self, budget: Budget | BudgetFile, rate_hz: float) -> None:
@@ -242,6 +244,7 @@ class LookController:
         self._dense_macs = math.inf  # mean of the steps; infinite before the first
         self._share = 1.0  # of the steps that can have a look
         self._steps = 0
+        self._warned = False
 
     @property
     def target(self) -> float:
@@ -316,6 +319,9 @@ class LookController:
         self._dense_macs += _SMOOTHING * (dense_macs - self._dense_macs)
         more = self._budget.target(self._rate_hz, dense_macs)
         self._account = min(self._most, self._account + more - cost)
+        if self._account < -more * self._rate_hz * _DEBT_S and not self._warned:
+            self._warned = True
+            log.warning("the steps exceed the budget of %s with the fewest runs", self._budget.text)
         for name in result.ran[0] if result.ran else ():
             took = None if result.costs is None else result.costs.get(name)
             head = self._heads.setdefault(name, _Head())

@@ -88,7 +88,7 @@ def check_options(
         check_decoder()
     if not gated:
         if options.budget is not None and not shares:
-            unfit["--budget"] = "is not token-gated"
+            unfit["--budget"] = "takes the same for each step"
         if options.tokens is not None and not by_place:
             complete = "computes complete pictures with this device, precision or file"
             unfit["--tokens"] = complete if finds_objects else "is not token-gated"
@@ -101,6 +101,9 @@ def check_options(
         unfit |= dict.fromkeys(named, "does not detect objects")
     for where, why in unfit.items():
         hint = "leave it out, or use another model, such as eventful-vitdet"
+        if where == "--budget":
+            beside = "; nanodet shares its budget with models beside it (-m nanodet,NAME), in video"
+            hint = f"leave it out, or use nanodet, cooadtr or eventful-vitdet{beside}"
         raise UsageError(f"{options.model} {why}", where=where, hint=hint)
 
 

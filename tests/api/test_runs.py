@@ -200,7 +200,7 @@ def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
         (
             lambda f: costream.detect(f, rate_hz=5, budget="1x", model="encoder"),
             UsageError,
-            "not token-gated",
+            "takes the same for each step",
         ),
         (
             lambda f: costream.detect(ROOM, start=5, end=2, model="cooadtr"),

@@ -328,6 +328,37 @@ def test_none_starves_where_the_budget_is_less_than_what_every_step_takes() -> N
         assert max(np.diff(steps)) <= 60 + PERIODS[name]
 
 
+def exceeding(budget_ms: float, taken_ms: float, look_ms: float) -> LookController:
+    """Return the controller of two minutes of steps, of which each has a look if it may."""
+    controller, state = LookController(Budget.parse(f"{budget_ms}ms"), 10.0), DetectorModelState()
+    newest = 0
+    for k in range(1200):
+        controller.before(state)
+        assert state.looks is not None
+        assert state.looks.may is not None
+        looks = state.looks.may("one", 1.0, (k - newest) / 10)
+        newest = k if looks else newest
+        controller.after(result(taken_ms + look_ms * looks))
+    return controller
+
+
+@pytest.mark.parametrize(("taken_ms", "look_ms"), [(0.1, 80.0), (1.5, 0.5)])
+def test_a_budget_that_cannot_be_kept_is_reported_once(
+    taken_ms: float, look_ms: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    exceeding(1.0, taken_ms, look_ms)
+    said = [record.message for record in caplog.records]
+    assert said == ["the steps exceed the budget of 1.0ms with the fewest runs"]
+
+
+@pytest.mark.parametrize("budget_ms", [3.0, 10.0, 100.0])
+def test_a_budget_that_is_kept_on_average_is_not_reported(
+    budget_ms: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    exceeding(budget_ms, 0.5, 80.0)
+    assert not caplog.records
+
+
 def test_a_network_that_stops_asking_holds_nobody_up() -> None:
     controller, state = LookController(Budget.parse("10ms"), 15.0), DetectorModelState()
     for _ in range(2):
