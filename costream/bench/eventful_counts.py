@@ -133,7 +133,8 @@ def object_ops_table() -> Table:
         "depends on the video: it is chosen to match the paper's number.",
         "costream: the default, exact attention, no window skipped.",
         f"Memory of tensors, float32, 1,024 pixels: tokens of a gate {gate} MB (published",
-        f"12.6), products of queries and keys {products} MB (805), at 672 pixels {few} MB (149).",
+        f"12.6), products of queries and keys {products} MB (805), at 672 pixels {few} MB (149);",
+        "in half precision half of it (6.3, 403, 75).",
     )
     title = "Operations of ViTDet-B with token gates, in billions per frame"
     return Table(title, columns, tuple(rows), notes)

@@ -189,6 +189,7 @@ def convert(rounds: int, threads: int, as_json: bool) -> None:
 def ops(as_json: bool) -> None:
     """Count the operations of the networks, by the papers' and by costream's method."""
     from costream.bench import counts
+    from costream.bench.adapter_counts import adapter_table
     from costream.bench.eventful_counts import object_ops_table, threshold_ops_table
     from costream.bench.nystrom_counts import SIZES, nystrom_ops_table
     from costream.bench.peak_memory import attention_memory_table
@@ -201,7 +202,7 @@ def ops(as_json: bool) -> None:
     tables.append(counts.audio_ops_table())
     tables += [object_ops_table(), threshold_ops_table(), action_ops_table(), video_ops_table()]
     tables += map(nystrom_ops_table, SIZES)
-    tables.append(attention_memory_table())
+    tables += [attention_memory_table(), adapter_table()]
     show(tables, as_json)
 
 

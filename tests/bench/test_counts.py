@@ -16,6 +16,7 @@ from costream.bench import eventful_counts as eventful
 from costream.bench import nystrom_counts as nystrom
 from costream.bench import skeleton_counts as skeleton
 from costream.bench import video_counts as video
+from costream.bench.adapter_counts import adapter_table
 from costream.bench.peak_memory import peak_numbers
 from costream.bench.video_baselines import BASELINES, Baseline
 from costream.bench.video_counts import build_net
@@ -95,6 +96,11 @@ def test_baselines_of_3d_networks_cost_what_the_thesis_prints(one: Baseline) -> 
     assert made.macs / 1e6 == pytest.approx(one.published, rel=4e-4)
     if one.parameters is not None:
         assert round(made.parameters / 1e6, 2) == one.parameters
+
+
+def test_numbers_that_adapters_learn_are_those_of_the_paper() -> None:
+    rows = adapter_table().rows
+    assert [row[1] for row in rows] == [row[2] for row in rows] == [23520.8, 1644.5, 466.3]
 
 
 @pytest.mark.long
