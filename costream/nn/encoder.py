@@ -178,7 +178,7 @@ class Encoder(EncoderStack):
     def _compare(self, step: StackStep, rows: Tensor) -> _CompiledStack:
         """Measure a compiled form and PyTorch with rows [1, n, d]."""
         first, last = self._blocks[0], self._blocks[-1]
-        attended = rows.new_zeros(1, self.window, first.self_attn.inner_dim)
+        attended = rows.new_zeros(1, first.self_attn.inner_dim, self.window).mT  # as they come
 
         def readable_rows() -> Tensor:
             return first.after_attention(rows, linear(first.self_attn, "out_proj", attended))
