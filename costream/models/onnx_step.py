@@ -27,6 +27,7 @@ from costream.models.images import Pixels
 from costream.models.oad.cooadtr import OadOutput
 from costream.models.objects.model import DetectorModel
 from costream.models.objects.nanodet import NanoDetPlus, best_objects
+from costream.models.pose.weights import PoseWeights
 from costream.models.streaming import StreamingModel
 from costream.nn.eventful.counts import Operations
 from costream.nn.state import State, zeros
@@ -179,6 +180,8 @@ def load_step(
         bad = (
             facts["whole"] if card.frontend == "pixels" else takes != "video" or not facts["whole"]
         )
+        if not card.labels:
+            PoseWeights(card)  # raises: it is part of other models
         if not bare and bad:
             hint = f"give its weights, -m {card.name}"
             if takes == "video":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from costream.__main__ import main
 from costream.core.errors import UsageError
 from costream.weights_io.file import read_card, read_weights
 from costream.weights_io.hub import read_address
+from kit.http_server import Quiet, http_server
 from kit.paths import RESEARCH, WEIGHTS
 from kit.program import python
 
@@ -31,24 +31,15 @@ class Hub:
         self.digests: dict[str, str] = {}  # instead of the true ones
         hub = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
-
+        class Handler(Quiet, http.server.BaseHTTPRequestHandler):
             def do_HEAD(self) -> None:
                 hub.answer(self, body=False)
 
             def do_GET(self) -> None:
                 hub.answer(self, body=True)
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.handler = Handler
+        self.address = ""  # where it is served
 
     def answer(self, request: http.server.BaseHTTPRequestHandler, *, body: bool) -> None:
         parts = request.path.partition("?")[0].strip("/").split("/")
@@ -88,8 +79,9 @@ class Hub:
 def hub() -> Iterator[Hub]:
     """A hub without repositories."""
     made = Hub()
-    yield made
-    made.close()
+    with http_server(made.handler) as server:
+        made.address = f"http://127.0.0.1:{server.server_port}"
+        yield made
 
 
 CALLS = """

@@ -10,20 +10,18 @@ import base64
 import functools
 import http.server
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from kit.http_server import Quiet, http_server
 
 LOGIN = "viewer:sword'fish"  # legal as it is
 _MANNER = re.compile(r"^/(?:cut|ranges|as/([^/]+/[^/]+))/")
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
+class _Handler(Quiet, http.server.SimpleHTTPRequestHandler):
     query = ""  # without which nothing is given
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
 
     def do_GET(self) -> None:
         if not self._may():
@@ -80,11 +78,5 @@ def serving(folder: Path, query: str = "") -> Iterator[str]:
     """Return the address of the folder, with the login in it; all but that needs ``query``."""
     kind = type("Handler", (_Handler,), {"query": query})
     handler = functools.partial(kind, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://{LOGIN}@127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(handler) as server:
+        yield f"http://{LOGIN}@127.0.0.1:{server.server_port}/"

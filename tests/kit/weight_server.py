@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.server
-import ssl
-import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kit.http_server import Quiet, http_server
 
 PIECE = 1024
 
@@ -44,40 +44,28 @@ class WeightServer:
         self.sent = 0  # bytes of bodies
         owner = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(Quiet, http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
 
             def do_GET(self) -> None:
                 owner._answer(self)
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.scheme = "http"
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-            self.scheme = "https"
-        self.address = f"{self.scheme}://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-        )
+        self.address = ""  # while it serves
+        self._serving = ExitStack()
+        self._handler, self._certificate = Handler, certificate
 
     def url(self, name: str = "net.pth") -> str:
         """Return the address of a file."""
         return f"{self.address}/{name}"
 
     def __enter__(self) -> WeightServer:
-        self._thread.start()
+        server = self._serving.enter_context(http_server(self._handler, self._certificate))
+        scheme = "http" if self._certificate is None else "https"
+        self.address = f"{scheme}://127.0.0.1:{server.server_port}"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._serving.close()
 
     def _answer(self, request: Any) -> None:
         reply = self.replies[min(len(self.asked), len(self.replies) - 1)]

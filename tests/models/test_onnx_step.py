@@ -172,6 +172,8 @@ def test_refusals_are_one_line(files, tmp_path, monkeypatch, capsys):
     assert "has no model card" in refusal(tmp_path / "foreign.onnx")
     export_step("cosounds", tmp_path / "sound.onnx", whole=True)
     assert "not faster in ONNX Runtime; give its weights" in refusal(tmp_path / "sound.onnx")
+    export_step("pose", tmp_path / "pose.onnx")
+    assert "finds joints for other models" in refusal(tmp_path / "pose.onnx")
     export_step(str(files[0]), str(tmp_path / "alone.onnx"))
     assert "export it with --whole" in refusal(tmp_path / "alone.onnx")
     assert "on the processor, in float32" in refusal(files[1], "--dtype", "bfloat16")

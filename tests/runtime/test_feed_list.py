@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import os
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +21,7 @@ from costream.options.options import Options
 from costream.runtime.alerts.actions import SECRET_VARIABLES
 from costream.runtime.watch.feed_list import FeedSpec, read_feeds
 from costream.runtime.watch.feed_urls import parse_url
+from kit.http_server import Quiet, http_server
 from kit.media import make_video
 
 SECRET = "p@:/#?%41 ä"
@@ -175,7 +175,7 @@ def test_urls_are_written_so_that_they_can_be_read(text: str, expected: str) -> 
     assert str(parse_url(text)) == expected
 
 
-class _Guarded(BaseHTTPRequestHandler):
+class _Guarded(Quiet, BaseHTTPRequestHandler):
     """A server that sends a video to clients with the password."""
 
     video = b""
@@ -192,19 +192,14 @@ class _Guarded(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.video)
 
-    def log_message(self, *_: object) -> None:
-        """Be silent."""
-
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
     path = tmp_path / "clip.ts"
     make_video(path, 12)
     _Guarded.video = path.read_bytes()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Guarded) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with http_server(_Guarded) as server:
         yield server
-        server.shutdown()
 
 
 @pytest.mark.parametrize("password", [SECRET, "a:b@c", "%", "+ &=", "${HOME}", "日本"])

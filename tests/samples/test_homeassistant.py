@@ -6,9 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from costream.core.version import __version__
 from costream.options.options import Options
 from costream.runtime.watch.feed_list import read_feeds
+from kit.http_server import Quiet, http_server
 from kit.paths import SAMPLES
 
 FOLDER = SAMPLES / "homeassistant"
@@ -61,7 +61,7 @@ def test_the_files_fit_together() -> None:
     assert all(tool in installed and f"{tool} " in script for tool in ("curl", "jq"))
 
 
-class Supervisor(BaseHTTPRequestHandler):
+class Supervisor(Quiet, BaseHTTPRequestHandler):
     """Answers as Home Assistant's Supervisor does about its broker."""
 
     def do_GET(self) -> None:
@@ -72,17 +72,11 @@ class Supervisor(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture
 def supervisor() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), Supervisor)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with http_server(Supervisor) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def started(folder: Path, supervisor: str, token: str) -> subprocess.CompletedProcess[str]:

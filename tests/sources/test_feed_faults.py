@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.server
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import pytest
 from costream.core.records import VideoFrame
 from costream.sources.live.clip_buffer import PacketRing
 from costream.sources.live.servers import speaks
+from kit.http_server import Quiet, http_server
 from kit.media import make_video, numbered, read_number
 from kit.reading import Reader, feed
 from kit.rtsp_camera import camera
@@ -162,16 +162,13 @@ def _numbered_from(first: int, k: int, size: tuple[int, int]) -> np.ndarray:
     return numbered(first + k, size)
 
 
-class HlsHandler(http.server.BaseHTTPRequestHandler):
+class HlsHandler(Quiet, http.server.BaseHTTPRequestHandler):
     """A live playlist of two variants whose stamps begin anew in each segment."""
 
     protocol_version = "HTTP/1.1"
     segments: tuple[dict[int, bytes], ...] = ()  # of each variant
     began_s = 0.0
     asked: list[str]
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         name = self.path.lstrip("/")
@@ -222,13 +219,8 @@ def hls(folder: Path) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
     values = {"segments": tuple(variants), "began_s": time.monotonic(), "asked": asked}
     kind = type("Handler", (HlsHandler,), values)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/live.m3u8", asked
-        finally:
-            server.shutdown()
+    with http_server(kind) as server:
+        yield f"http://127.0.0.1:{server.server_port}/live.m3u8", asked
 
 
 def test_hls_whose_stamps_start_again_loses_no_picture(

@@ -29,6 +29,7 @@ from costream.sources.live.backoff import REFUSED_FIRST_S, REFUSED_LONGEST_S
 from costream.sources.live.feed_source import FeedSource
 from costream.sources.live.paired_audio import PairedAudio
 from costream.sources.uris import open_source
+from kit.http_server import Quiet, QuietFiles, http_server
 from kit.media import busy, make_video, numbered, read_number
 from kit.reading import PATIENCE_S, TIMEOUT_S, Reader, feed
 
@@ -37,7 +38,7 @@ RATE = 25
 SOUND = AudioFormat(16000, 1600)
 
 
-class TsHandler(http.server.BaseHTTPRequestHandler):
+class TsHandler(Quiet, http.server.BaseHTTPRequestHandler):
     """Sends a transport stream, at the pace at which it was recorded."""
 
     content = b""
@@ -58,23 +59,12 @@ class TsHandler(http.server.BaseHTTPRequestHandler):
                 time.sleep(max(0.0, began_s + k / PIECES - time.monotonic()))
                 self.wfile.write(self.content[at : at + step])
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @contextlib.contextmanager
 def serving(handler: Callable[..., Any]) -> Iterator[int]:
     """Serve HTTP on a free port of this machine."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(90)
+    with http_server(handler) as server:
+        yield server.server_port
 
 
 @pytest.fixture(scope="module")
@@ -157,15 +147,10 @@ class Hls:
                 k += 1
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_hls(tmp_path: Path) -> None:
     with (
         Hls(tmp_path),
-        serving(functools.partial(Quiet, directory=str(tmp_path))) as port,
+        serving(functools.partial(QuietFiles, directory=str(tmp_path))) as port,
         Reader(feed(f"http://127.0.0.1:{port}/live.m3u8", timeout_s=5.0)) as reader,
     ):
         reader.more(60)
@@ -197,7 +182,7 @@ def test_a_playlist_that_stands_still_is_not_back(
 
     show(0)
     with (
-        serving(functools.partial(Quiet, directory=str(tmp_path))) as port,
+        serving(functools.partial(QuietFiles, directory=str(tmp_path))) as port,
         Reader(feed(f"http://127.0.0.1:{port}/live.m3u8", timeout_s=2.0, sound=sound)) as reader,
     ):
         reader.source._backoff.next_s = lambda **_: 0.05
@@ -226,7 +211,7 @@ def test_a_playlist_that_stands_still_is_not_back(
 def test_hls_of_two_seconds_loses_no_step_of_a_watch(tmp_path: Path) -> None:
     with (
         Hls(tmp_path, 2.0),
-        serving(functools.partial(Quiet, directory=str(tmp_path))) as port,
+        serving(functools.partial(QuietFiles, directory=str(tmp_path))) as port,
     ):
         buffer = Buffer(112, 2.0, block=False, arrived=threading.Condition())
         clock = functools.partial(resample, rate_hz=8.0, gap_tolerance_s=1.0)
@@ -450,7 +435,7 @@ def test_a_camera_gives_no_sound() -> None:
 # JPEGs over HTTP, as many cameras send them: without time stamps.
 
 
-class JpegHandler(http.server.BaseHTTPRequestHandler):
+class JpegHandler(Quiet, http.server.BaseHTTPRequestHandler):
     """Sends pictures, one after the other; every ``broken``-th is none."""
 
     pictures: tuple[bytes, ...] = ()
@@ -470,9 +455,6 @@ class JpegHandler(http.server.BaseHTTPRequestHandler):
                     picture = b"<html>busy</html>"
                 head = f"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: {len(picture)}\r\n"
                 self.wfile.write(head.encode() + b"\r\n" + picture + b"\r\n")
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -570,7 +552,7 @@ def jpegs() -> tuple[bytes, ...]:
     return tuple(made)
 
 
-class Jpegs(http.server.BaseHTTPRequestHandler):
+class Jpegs(Quiet, http.server.BaseHTTPRequestHandler):
     """Sends JPEGs in parts, as browsers show them; ``before`` and ``after``: of each."""
 
     before, after = "--frame\r\nContent-Type: image/jpeg\r\n\r\n", "\r\n"
@@ -585,9 +567,6 @@ class Jpegs(http.server.BaseHTTPRequestHandler):
             for picture in jpegs()[: self.count]:
                 self.wfile.write(self.before.encode() + picture + self.after.encode())
                 time.sleep(0.05)
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

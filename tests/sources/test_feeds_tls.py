@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import http.server
 import shutil
-import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +14,11 @@ import pytest
 from costream.core.errors import SourceError
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
+from kit.http_server import QuietFiles, http_server
 from kit.media import make_video
 from kit.reading import Reader, contents, feed
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +39,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = ("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"))
     names = ("-addext", "subjectAltName=IP:127.0.0.1")
     subprocess.run(["openssl", *asked, *files, *names], check=True, capture_output=True)
+    parts = (folder / "key.pem", folder / "cert.pem")
+    (folder / "both.pem").write_bytes(b"".join(part.read_bytes() for part in parts))
     make_video(folder / "a.ts", 50, keyframe_every=25)
     make_video(folder / "live.m3u8", 50, keyframe_every=25, fmt="hls")
     return folder
@@ -54,15 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[str]:
     """The address of the folder, without its scheme."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    handler = functools.partial(QuietFiles, directory=str(folder))
+    with http_server(handler, folder / "both.pem") as server:
         yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def lost(url: str, **connecting: Any) -> str:
