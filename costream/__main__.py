@@ -42,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _replace_closed_streams()
     _protect_messages()
     _set_encodings()
+    if argv is None and any("://" in each for each in args):
+        from costream.core.arguments import hide_secrets
+
+        hide_secrets()
     code = _run(args)
     _detach_closed_stdout()
     return code

@@ -19,7 +19,7 @@ class Quiet:
 
 
 class QuietFiles(Quiet, http.server.SimpleHTTPRequestHandler):
-    """Gives the files of its ``directory``."""
+    """Answers with the files of its ``directory``."""
 
 
 @contextmanager
