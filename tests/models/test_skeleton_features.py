@@ -43,7 +43,7 @@ def pair() -> tuple[Any, SkeletonNet]:
             module.running_mean.normal_(0, 0.2)
             module.running_var.uniform_(0.5, 2)
     front: Any = load_frontend(
-        "skeleton-features", network=NETWORK, also=["joint_motion", "joint"], **JOINTS
+        "skeleton-features", network=NETWORK, also=["joint_motion", "joint"], scale=0.5, **JOINTS
     )
     layers = {k: v for k, v in network.state_dict().items() if k.startswith(("data_bn", "layers"))}
     missing, left = front.network.load_state_dict(layers, strict=False)
@@ -73,7 +73,7 @@ def test_a_token_has_the_features_before_the_classes_and_the_joints(pair: Any) -
     for step, token in enumerate(tokens[:-4]):
         torch.testing.assert_close(token[:10], features[step // 2], rtol=1e-4, atol=1e-5)
     swapped = joints[0][..., [4, 5, 0, 1]].flatten(1)
-    torch.testing.assert_close(tokens[:, 10:], swapped)
+    torch.testing.assert_close(tokens[:, 10:], 0.5 * swapped)
 
 
 def test_steps_give_the_same_and_nobody_is_zeros(pair: Any) -> None:

@@ -213,6 +213,10 @@ KINDS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
         lambda: load_frontend("moving-part", width=0.25, depth=1, size=32),
         (3, 64, 64),
     ),
+    "moving-changes": (
+        lambda: load_frontend("moving-changes", width=0.25, depth=1, size=32),
+        (3, 64, 64),
+    ),
     "efficientat-features": (
         lambda: load_frontend("efficientat", width=0.1, hop_frames=25, window_frames=100),
         (8000,),

@@ -41,6 +41,7 @@ from costream.weights_io import store
 from costream.weights_io.file import read_card, write_weights
 from kit import data_audio
 from kit.data_training import train_settings
+from kit.media import make_video
 from kit.paths import SAMPLES
 from kit.program import costream
 from kit.runs import run
@@ -198,15 +199,20 @@ def test_twins_of_joints_are_what_a_mirror_shows_and_the_other_person_first() ->
 
 @pytest.mark.slow
 def test_acts_of_two_people_are_learnt_from_their_joints(tmp_path: Path) -> None:
-    """Where one person is seen, the other's joints are absent; the file runs step by step."""
-    table = ["file,start,end,label,part"]
+    """Where one person is seen, the other's joints are absent; the file runs step by step.
+
+    A clip in which nobody is seen is named.
+    """
+    empty = make_video(tmp_path / "empty.mp4")
+    table = ["file,start,end,label,part", f"{empty},0,1,walk,2"]
     for part, (walk, sit) in enumerate(((4, 14), (6, 16))):
         table += [f"{ROOM},{walk},{walk + 1},walk,{part}", f"{ROOM},{sit},{sit + 1},sit,{part}"]
     (tmp_path / "clips.csv").write_text("\n".join(table) + "\n", encoding="utf-8")
     path = tmp_path / "own.safetensors"
     given = ("--data", tmp_path / "clips.csv", "--group", "part", "--frontend", "pair", "-o", path)
-    lines = run("train", "auto", *given, "--cache", tmp_path / "cache").stdout.splitlines()
-    assert lines[2].split()[0] == "pair"
+    done = run("train", "auto", *given, "--cache", tmp_path / "cache")
+    assert f"nobody is seen in {tmp_path / 'clips.csv'}, line 2: do they" in done.stderr
+    assert done.stdout.splitlines()[2].split()[0] == "pair"
     card = read_card(path)
     assert (card.architecture, card.frontend) == ("linear", "joints")
     assert card.frontend_arguments["persons"] == 2
@@ -259,7 +265,7 @@ def test_a_network_and_its_joints_are_one_frontend_for_research(pairs: FrontendC
     joints = JointStreams(
         "body-15", 2, 2, ("joint", "joint_motion"), origin=30, heading=0, min_score=0.3
     )
-    torch.testing.assert_close(tokens[..., 176:], joints(people(40)).flatten(2))
+    torch.testing.assert_close(tokens[..., 176:], 0.3 * joints(people(40)).flatten(2))
     stored = read_whole("costgcn-pairs")
     network, front = (module.eval() for module in build(stored.card, stored.tensors) if module)
     with torch.no_grad():
@@ -276,7 +282,7 @@ def test_what_is_not_tried_is_said_with_the_reason(
         caplog.clear()
         return [f.name for f in frontends_for(film, train_settings(tmp_path, **options))]
 
-    free = ["encoder", "motion", "pose", "pair"]
+    free = ["encoder", "motion", "changes", "pose", "pair"]
     assert tried() == tried(licence="free") == free
     assert "research only: tdn, costgcn-2d, costgcn-pairs (--licence any does)" in caplog.text
     assert tried(frontend="motion") == free

@@ -44,14 +44,22 @@ class SkeletonFeatures(JointStreams):
     Args:
         network: the other arguments of a ``SkeletonNet`` with padding "causal", which takes these
             joints; those of its classes are left out.
-        also: some of ``streams``. ``joints``: arguments of ``JointStreams``.
+        also: some of ``streams``. ``scale``: what they are multiplied by.
+        joints: arguments of ``JointStreams``.
 
     Raises ValueError for a network with other padding, or that takes other joints, and for streams
     that there are not.
     """
 
-    def __init__(self, network: Mapping[str, Any], also: Sequence[str] = (), **joints: Any) -> None:
+    def __init__(
+        self,
+        network: Mapping[str, Any],
+        also: Sequence[str] = (),
+        scale: float = 1.0,
+        **joints: Any,
+    ) -> None:
         super().__init__(**joints)
+        self._scale = float(scale)
         given = network_of(network)
         if given.get("padding") != "causal":
             raise ValueError("only a network with padding 'causal' has features from step 0 on")
@@ -113,6 +121,6 @@ class SkeletonFeatures(JointStreams):
 
     def _tokens_of(self, features: Tensor, joints: Tensor) -> Tensor:
         """Return tokens [..., D] of features [..., O] and joints [..., P, V, C]."""
-        also = joints[..., self._columns].flatten(-3)
+        also = self._scale * joints[..., self._columns].flatten(-3)
         present = joints.flatten(-3).any(-1, keepdim=True)
         return torch.cat([features * present, also], -1)

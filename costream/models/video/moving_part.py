@@ -83,7 +83,7 @@ class MovingPart(EfficientNetLite):
             small.append(half)
             parts += [
                 picture[:, top : top + self.size, left : left + self.size]
-                for picture, top, left in zip(values, rows, columns, strict=True)
+                for picture, top, left in zip(self._cut(values, state), rows, columns, strict=True)
             ]
         moving = torch.unflatten(torch.stack(parts), 0, (clips.shape[1], -1)).transpose(0, 1)
         tokens = self.features(moving.flatten(0, 1))
@@ -91,6 +91,10 @@ class MovingPart(EfficientNetLite):
             seen = self.features(torch.stack(small, 1).flatten(0, 1))
             tokens = torch.cat([seen, tokens], 1)
         return torch.unflatten(tokens, 0, clips.shape[:2])
+
+    def _cut(self, pictures: Tensor, state: MovementState) -> Tensor:
+        """Return what parts are cut from, [B, 3, 2 size, 2 size], and update the state."""
+        return pictures
 
     def _move(self, grey: Tensor, state: MovementState) -> tuple[list[int], list[int]]:
         """Return the top rows and left columns of the moving parts, [B] each; update the state."""

@@ -13,6 +13,7 @@ from costream.core.errors import SourceError, UsageError
 from costream.core.formatting import counted
 from costream.labels.collector import abbreviate
 from costream.labels.copies import join_groups
+from costream.labels.examples import Example
 from costream.training.auto.frontends import (
     JOINED,
     JOINTLY,
@@ -192,6 +193,7 @@ class AutoTrainer(SequenceTrainer):
             found.append(ClipFeatures(frontend.name, clips, frontend.parts, extra=extra, rank=rank))
         if not found:
             raise UsageError("no frontend fits all examples", where=settings.data)
+        _warn_of_nobody(data.training, found)
         found = _without_copies(found)
         wanted = settings.frontend
         if wanted is not None and JOINED in wanted:
@@ -252,6 +254,18 @@ def _joined_ones(found: Sequence[ClipFeatures]) -> list[ClipFeatures]:
             is_one = parts[0] in NETWORKS.values()  # of joints that were found already
             out.append(replace(both, rank=0) if is_one else both)
     return out
+
+
+def _warn_of_nobody(examples: Sequence[Example], found: Sequence[ClipFeatures]) -> None:
+    """Name the examples in which joints were looked for and nobody was seen."""
+    for features in [f for f in found if f.name in PEOPLE][:1]:
+        empty = [
+            example.where
+            for example, clip in zip(examples, features.clips, strict=True)
+            if not clip.tokens.any()
+        ]
+        if empty:
+            log.warning("nobody is seen in %s: do they show the class?", abbreviate(empty))
 
 
 def _without_copies(found: Sequence[ClipFeatures]) -> list[ClipFeatures]:

@@ -46,6 +46,7 @@ from costream.weights_io.licences import is_allowed, licence_class, narrowest
 
 PICTURE, MOTION, SOUND, POSE, JOINTS, TDN = "encoder", "motion", "mn04", "pose", "joints", "tdn"
 PAIR = "pair"  # as POSE, of two persons
+CHANGES = "changes"  # how the part changes that MOTION shows
 # The networks whose features are tried besides joints alone, by what these are.
 NETWORKS = {POSE: "costgcn-2d", PAIR: "costgcn-pairs"}
 PEOPLE = (*NETWORKS, *NETWORKS.values())
@@ -61,9 +62,12 @@ JOINTLY = (
     *((network, joints) for joints, network in NETWORKS.items()),
 )
 _JOINT_RATE_HZ = 15.0
+_CHANGES_RATE_HZ = 10.0  # at half of it, differences of pictures tell less
 _BODY = "body-15"  # joints that all layouts have
 _STREAMS = ("joint", "bone", "joint_motion")
 _IN_VIDEO = ("joint", "joint_motion")
+# Of joints beside a network's features, to which they are added in cosines of class means.
+_JOINTS_SCALE = 0.3
 _MEMORY_S = 2.0  # of origin and heading of a body
 _SAMPLED = 8  # clips that are searched for people
 _PEOPLE = 0.5  # share of their steps with somebody, from which on joints are tried
@@ -117,7 +121,7 @@ def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[FrontendCho
         return _allowed([_sound()], settings)
     if info.kind == "skeleton":
         return [_joints(JOINTS, info, settings)]
-    found = [_picture(), _motion(picture=False)]
+    found = [_picture(), _motion(picture=False), _changes()]
     if info.extra_audio:
         found.append(_sound())
     found += [_joints(name, info, settings) for name in NETWORKS]
@@ -285,6 +289,12 @@ def _motion(*, picture: bool) -> FrontendChoice:
     return replace(found, parts=(width // 2,) * 2) if picture else found
 
 
+def _changes() -> FrontendChoice:
+    stored = read_whole(PICTURE)
+    card = replace(stored.card, frontend="moving-changes", rate_hz=_CHANGES_RATE_HZ)
+    return _of(CHANGES, replace(stored, card=card))
+
+
 def _differences() -> FrontendChoice:
     return _of(TDN, read_whole(SHIPPED["video"]))
 
@@ -341,6 +351,7 @@ def _network(name: str, joints: str = "") -> FrontendChoice:
         **card.frontend_arguments,
         "network": network_of(card.arguments),
         "also": list(_IN_VIDEO) if joints else [],
+        "scale": _JOINTS_SCALE if joints else 1.0,
     }
     module: Any = load_frontend("skeleton-features", **arguments)
     tensors = {  # with the identity in place of the classes

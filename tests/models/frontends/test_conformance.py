@@ -64,6 +64,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "vggish": ({"widths": (2,) * 6, "hidden": 8, "width": 8}, (4000,)),
     "logmel": ({"hop_frames": 25}, (4000,)),
     "moving-part": ({"width": 0.25, "size": 32}, (3, 64, 64)),
+    "moving-changes": ({"width": 0.25, "size": 32}, (3, 64, 64)),
     "efficientat": ({"width": 0.1, "hop_frames": 25, "window_frames": 100}, (8000,)),
     "efficientat-mel": ({"hop_frames": 25}, (8000,)),
     "joined-audio": ({"parts": {"audio": AUDIO, "efficientat": FEATURES}}, (4000,)),
