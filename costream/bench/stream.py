@@ -6,13 +6,14 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from costream.api.streams import LoadedModel
+from costream.core.energy import EnergyMeter
 from costream.core.errors import SourceError
 from costream.core.records import VideoFrame
 from costream.core.tables import Table
@@ -28,7 +29,7 @@ from costream.sources.uris import open_source, sniff
 BASELINE = "decode + resize"
 COLUMNS = (
     *("way", "CPU s", "wall s", "x real time on one core"),
-    *("CPU, x decode + resize", "wall, x decode + resize"),
+    *("CPU, x decode + resize", "wall, x decode + resize", "joules"),
 )
 
 
@@ -38,7 +39,8 @@ def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | No
     The baseline decodes every frame and resizes it to the model's input size with swscale: the
     cost of a program without a network. The run, as ``detect`` does it, also writes JSONL, decodes
     ahead on a second core and skips what no step looks at. CPU time is that of the process, user
-    and system; start-up and loading weights are excluded.
+    and system; start-up and loading weights are excluded. Joules are those of the whole machine;
+    None where it does not report them, which a note says.
 
     Raises SourceError when the file cannot be read, is not a video, or has fewer than two frames.
     """
@@ -52,26 +54,37 @@ def stream_table(uri: str, model: Model, rounds: int = 3, duration_s: float | No
         "costream --decoder fast": lambda: _run(uri, duration_s, model, "fast"),
     }
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    used: dict[str, list[float | None]] = {name: [] for name in ways}
     media_s: dict[str, float] = {}
     for _ in range(rounds):
         for name, way in ways.items():
-            cpu, wall = time.process_time(), time.perf_counter()
+            energy, cpu, wall = EnergyMeter(), time.process_time(), time.perf_counter()
             media_s[name] = way()
             spent[name].append((time.process_time() - cpu, time.perf_counter() - wall))
+            used[name].append(energy.read())
     cpu_s = {name: statistics.median(cpu for cpu, _ in times) for name, times in spent.items()}
     wall_s = {name: statistics.median(wall for _, wall in times) for name, times in spent.items()}
     rows = tuple(
         (
             *(name, cpu_s[name], wall_s[name], media_s[BASELINE] / cpu_s[name]),
             *(cpu_s[name] / cpu_s[BASELINE], wall_s[name] / wall_s[BASELINE]),
+            _median(used[name]),
         )
         for name in ways
     )
+    measured = ", ".join(energy.parts) or f"not measured, {energy.missing}"
     notes = (
         f"{media_s[BASELINE]:.1f} s of video, model {model.info.card.name},"
         f" {model.info.card.rate_hz:g} steps per second, {rounds} rounds in turns",
+        f"Joules of the whole machine: {measured}",
     )
     return Table(f"stream: {uri}", COLUMNS, rows, notes)
+
+
+def _median(joules: Sequence[float | None]) -> float | None:
+    """Return the median; None if any is not known."""
+    known = [value for value in joules if value is not None]
+    return statistics.median(known) if len(known) == len(joules) else None
 
 
 def frames_table(uri: str, model: Model, rounds: int = 3, most: int = 150) -> Table:

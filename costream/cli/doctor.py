@@ -215,7 +215,9 @@ def _devices() -> list[Finding]:
     ]
     findings.append(Finding("convolutions", True, convolution_library()))
     energy = EnergyMeter()
-    hint = READABLE if "powercap" in energy.missing else ""
+    hint = (
+        READABLE if "powercap" in energy.missing else "results have no joules" * (not energy.parts)
+    )
     detail = ", ".join(energy.parts) or f"not measured: {energy.missing}"
     findings.append(Finding("energy", bool(energy.parts) or None, detail, hint))
     if sys.platform == "darwin":

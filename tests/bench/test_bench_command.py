@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from costream.bench.stream import stream_table
 from costream.cli.bench import command
+from costream.core import energy
 from costream.core.errors import UsageError
 from costream.core.tables import Table
+from costream.models.catalogue import load_model
 from costream.nn.block import EncoderConfig
 from costream.nn.deepcot import DeepEncoder
 from kit.media import make_video
@@ -117,6 +122,41 @@ def test_stream_has_a_row_for_every_way() -> None:
     for row in rows.values():
         assert row["CPU s"] > 0
         assert row["x real time on one core"] == pytest.approx(4 / row["CPU s"], rel=0.02)
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_energy_of_runs_is_measured_or_why_not_is_said(
+    reported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter, over = tmp_path / "class/powercap/intel-rapl:0/energy_uj", threading.Event()
+    if reported:
+        counter.parent.mkdir(parents=True)
+        for name, text in (("name", "package-0"), ("max_energy_range_uj", f"{10**12}")):
+            counter.with_name(name).write_text(text)
+        counter.write_text("0")
+    monkeypatch.setattr(energy, "SYSFS", tmp_path)
+
+    def use() -> None:
+        for k in itertools.count():
+            if reported:
+                (tmp_path / "new").write_text(f"{k * 1_000_000}")
+                (tmp_path / "new").replace(counter)
+            if over.wait(0.002):
+                return
+
+    using = threading.Thread(target=use)
+    using.start()
+    try:
+        clip = make_video(tmp_path / "clip.mp4", 25)
+        table = stream_table(str(clip), load_model("encoder"), rounds=1)
+    finally:
+        over.set()
+        using.join()
+    joules = [row[-1] for row in table.rows]
+    assert all(j is not None and float(str(j)) > 0 for j in joules) == reported
+    assert (joules == [None] * len(joules)) != reported
+    said = "package-0" if reported else "not measured, this machine does not report it"
+    assert said in table.notes[-1]
 
 
 @pytest.mark.parametrize("model", ["costgcn", "cosounds"])

@@ -60,6 +60,27 @@ def test_each_row_is_within_1e_5_of_float64(
         torch.testing.assert_close(out.double(), truth, atol=1e-5 * largest, rtol=0)
 
 
+@pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
+@pytest.mark.parametrize("kept", [0.0, 0.999])
+def test_long_streams_stay_within_1e_5(scale: float, kept: float) -> None:
+    """Of rows that have nothing in common, or that change slowly; logits of this size."""
+    from costream.nn.retroactive_kernels import RunningSums
+
+    heads, width, window = 4, 12, 120
+    rings = tuple(torch.zeros(1, heads, window, width) for _ in range(3))
+    sums, generator = RunningSums(*rings), torch.Generator().manual_seed(0)
+    rows = torch.randn(1, 3, heads, width, generator=generator)
+    for t in range(5000):
+        noise = torch.randn(rows.shape, generator=generator)
+        rows = kept * rows + (1 - kept**2) ** 0.5 * noise
+        new = rows.clone()
+        new[:, 0] *= scale / width**0.5
+        out = sums.step(new, t)
+        if t % 100 == 99:
+            truth = attended(*rings, min(t + 1, window))
+            torch.testing.assert_close(out.double(), truth, atol=1e-5, rtol=0)
+
+
 def test_few_rows_are_computed_again_and_all_of_hard_ones() -> None:
     from costream.nn.retroactive_kernels import RunningSums
 
