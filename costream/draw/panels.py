@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -43,13 +43,14 @@ class Panel(Protocol):
 class HeadPanel:
     """Panel with the best labels of a head, the time, the timeline so far and its legend.
 
-    ``name``: ``model`` of the head's records. Of several persons the first is shown.
+    Of several persons it has the best label of each of the first three, after the person's number,
+    and in the timeline a lane for each. ``name``: ``model`` of the head's records.
     """
 
     def __init__(self, header: Header, head: Head, name: str | None, palette: Palette) -> None:
         self._name, self._head, self._paint_of = name, head, palette.paint
         self._axis = PixelAxis(header.duration_s)
-        self._top: tuple[Scored, ...] = ()
+        self._tops: dict[int | None, tuple[Scored, ...]] = {}  # of each person at a step
         self._step = -1
         self._painted_s: float | None = None  # the timeline is painted up to here
         self._strip = np.zeros((_STRIP, 0, 3), np.uint8)
@@ -60,10 +61,12 @@ class HeadPanel:
     def write(self, record: Record) -> None:
         """Store the newest scores; a gap interrupts the timeline."""
         if isinstance(record, Prediction) and record.model == self._name:
-            if record.i != self._step or record.person is None:
-                self._top, self._step = record.top, record.i
+            if record.i != self._step:
+                self._tops.clear()
+            self._tops[record.person], self._step = record.top, record.i
         elif isinstance(record, Gap):
-            self._top, self._painted_s = (), None
+            self._tops.clear()
+            self._painted_s = None
 
     def draw(self, panel: Canvas, time_s: float, length_s: float, tokens: int | None) -> None:
         """Draw the best labels, the clock, the timeline and the legend."""
@@ -71,56 +74,69 @@ class HeadPanel:
         if not self._axis.began:
             self._axis.begin(time_s, width)
             self._strip = np.full((_STRIP, width, 3), _TRACK, np.uint8)
-        active = self._extend(time_s, length_s)
+        active = {person: self._active(top) for person, top in self._tops.items()}
+        self._extend(time_s, length_s, tuple(active.values()))
         right = write_clock(panel, self._axis.clock(time_s)) - _EDGE
         if self._name is not None:
             name = fit_text(clean(self._name), 160, _SMALL)
             left = width - _EDGE - text_width(name, _SMALL)
             write(panel, left, _TOP + _ROW, name, GREY, _SMALL)
             right = min(right, left - _EDGE)
-        for k, (label, score) in enumerate(self._top[:_ROWS]):
-            self._draw_row(panel[_TOP + k * _ROW :], label, score, right, label == active)
+        wide = self._names + (text_width("00 ", _TEXT) if len(active) > 1 else 0)
+        for k, (person, label, score) in enumerate(self._best(active)[:_ROWS]):
+            ink = WHITE if label == active[person] else GREY
+            names = min(wide, right // 3)
+            title = clean(label if len(active) == 1 else f"{person} {label}")
+            write(panel, _EDGE, _TOP + k * _ROW, fit_text(title, names, _TEXT), ink, _TEXT)
+            bar = _EDGE + names + 12, right
+            self._draw_bar(panel[_TOP + k * _ROW :], label, score, bar, ink)
         panel[_STRIP_TOP : _STRIP_TOP + _STRIP] = self._strip
         fill(panel, self._axis.x(time_s) - 1, _STRIP_TOP - 4, 2, _STRIP + 8, WHITE)
         draw_legend(panel, ((clean(label), self._paint_of(label)) for label in self._seen))
 
-    def _draw_row(
-        self, rows: Canvas, label: str, score: float, right: int, is_active: bool
+    def _best(self, active: Mapping[int | None, str | None]) -> list[tuple[int | None, str, float]]:
+        """Return the best labels of a single person, or what each of several does, or may do."""
+        tops = self._tops.items()
+        if len(tops) == 1:
+            return [(person, *pair) for person, top in tops for pair in top]
+        own = ((p, [x for x in top if x[0] == active[p]] or list(top)) for p, top in tops)
+        return [(person, *pairs[0]) for person, pairs in own if pairs]
+
+    def _active(self, top: Sequence[Scored]) -> str | None:
+        """Return the label that is at or above its threshold, if any."""
+        events = (pair for pair in top if pair[0] != self._head.background)
+        label, score = next(events, (None, 0.0))
+        return label if label is not None and score >= self._head.threshold_of(label) else None
+
+    def _draw_bar(
+        self, rows: Canvas, label: str, score: float, place: tuple[int, int], ink: Color
     ) -> None:
-        """Draw name, bar and score of a label at the top of ``rows``, up to ``right``."""
-        paint = self._paint_of(label)
-        ink = WHITE if is_active else GREY
-        names = min(self._names, right // 3)
-        write(rows, _EDGE, 0, fit_text(clean(label), names, _TEXT), ink, _TEXT)
-        number = f"{score:.2f}"
-        begin, end = _EDGE + names + 12, right - text_width("0.00", _TEXT) - 10
+        """Draw bar and score of a label at the top of ``rows``; ``place``: from and to there."""
+        paint, (begin, right) = self._paint_of(label), place
+        end = right - text_width("0.00", _TEXT) - 10
         if end - begin >= 24:
             # The background is not an event, so its bar is thin.
             thick = 3 if paint == BACKGROUND else _ROW - 9
             top = (line_height(_TEXT) - thick) / 2
             fill(rows, begin, top, end - begin, thick, _TRACK)
             fill(rows, begin, top, max(0.0, min(1.0, score)) * (end - begin), thick, paint.rgb)
-        write(rows, end + 10, 0, number, ink, _TEXT)
+        write(rows, end + 10, 0, f"{score:.2f}", ink, _TEXT)
 
-    def _extend(self, time_s: float, length_s: float) -> str | None:
-        """Paint the timeline up to now, less the delay; return the label that is painted."""
-        head = self._head
-        events = (pair for pair in self._top if pair[0] != head.background)
-        label, score = next(events, (None, 0.0))
-        active = label if label is not None and score >= head.threshold_of(label) else None
+    def _extend(self, time_s: float, length_s: float, active: Sequence[str | None]) -> None:
+        """Paint the timeline up to now, less the delay, with a lane for each person."""
         end_s = time_s + length_s
         over = self._axis.scroll(end_s)
         if over:
             self._strip = np.roll(self._strip, -over, axis=1)
             self._strip[:, -over:] = _TRACK
-        end_s -= head.delay_s
+        end_s -= self._head.delay_s
         begin_s = end_s - length_s if self._painted_s is None else self._painted_s
-        if active is not None:
-            self._seen.setdefault(active)
-            x, end = self._axis.x(begin_s), self._axis.x(end_s)
-            fill(self._strip, x, 0, end - x, _STRIP, self._paint_of(active).rgb)
+        x, end, lane = self._axis.x(begin_s), self._axis.x(end_s), _STRIP / max(len(active), 1)
+        for k, label in enumerate(active):
+            if label is not None:
+                self._seen.setdefault(label)
+                fill(self._strip, x, k * lane, end - x, lane, self._paint_of(label).rgb)
         self._painted_s = end_s
-        return active
 
 
 class CostPanel:

@@ -182,6 +182,30 @@ def test_the_best_labels_the_timeline_and_its_legend(run: Any, tmp_path: Path) -
     assert 0 < 3 * bars[0] < bars[1]
 
 
+def test_each_of_several_persons_has_a_row_and_a_lane(run: Any, tmp_path: Path) -> None:
+    header = replace(run.header, labels=("none", "walk", "sit"), background="none", rate_hz=1.0)
+    known = replace(run, header=replace(header, duration_s=10.0))
+    records: list[Any] = []
+    for i in range(10):
+        records.append(Prediction(i, float(i), i, i, (("walk", 0.9), ("none", 0.1)), person=4))
+        if i < 5:
+            records.append(Prediction(i, float(i), i, i, (("sit", 0.8), ("none", 0.2)), person=7))
+        records.append(Picture(float(i), frame(i, (96, 400)), None))
+    shown = play(tmp_path / "x.mp4", known, *records)
+    walk, sit, none = (Palette.of(header).paint(label).rgb for label in ("walk", "sit", "none"))
+    both, alone = shown[4][96:], shown[-1][96:]
+    for panel, second in ((both, sit), (alone, none)):  # a single person has their second label
+        assert near(panel[12:37], walk, 40).sum() > 100
+        assert near(panel[37:62], second, 40).sum() > 20
+    above, below = alone[98 + 9], alone[98 + 27]
+    assert near(above[10:350], walk, 40).all()
+    assert near(below[10:190], sit, 40).all()
+    assert near(below[210:350], walk, 40).all()
+    named = text_width("4 walk", 17), text_width("walk", 17)
+    written = [np.nonzero(near(p[12:37, :90], WHITE, 40).any(0))[0] for p in (both, alone)]
+    assert [np.ptp(columns) for columns in written] == [pytest.approx(w, abs=5) for w in named]
+
+
 def test_a_timeline_of_unknown_length_scrolls(run: Any, tmp_path: Path) -> None:
     header = replace(run.header, labels=("walk",), background=None, rate_hz=1.0, duration_s=None)
     records: list[Any] = []
