@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -153,6 +154,38 @@ def test_only_some_of_the_fight_films_are_used():
     assert not is_used("actions_video/clips/fight_cctv/nofi004.mp4")
     assert is_used("clips/gmdcsa24/s1_fall_13.mp4")
     assert not is_used("labels.csv")
+
+
+def write_films(folder: Path, pack: str, header: str, *rows: str) -> None:
+    """Write a pack that has nothing but its tables."""
+    with tarfile.open(folder / f"{pack}.tar", "w") as archive:
+        for name, lines in (("labels.csv", [header, *rows]), ("segments.csv", ["file,label"])):
+            data = "\n".join(lines).encode()
+            member = tarfile.TarInfo(f"{pack}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def test_a_film_whose_label_is_not_what_it_shows_has_the_label_of_its_name(tmp_path):
+    names = {"a": "lunges.mp4", "b": "sidelunges.mp4"}
+    header = "file,label,source,origin_path"
+    rows = [f"clips/{clip}.mp4,lunge,gym {clip},{film}" for clip, film in names.items()]
+    write_films(tmp_path, "action_clips", header, *rows)
+    write_films(tmp_path, "actions_video", "file,label,subject_or_source,split")
+    for clip in names:
+        path = tmp_path / "action_clips" / "action_clips" / "clips" / f"{clip}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            path,
+            time_s=np.arange(24) / 12, size=[640, 480], frame=np.arange(24), number=np.ones(24),
+            places=np.random.default_rng(0).uniform(0.4, 0.6, (24, 33, 2)),
+            scores=np.ones((24, 33)), space=np.zeros((24, 33, 3)),
+        )  # fmt: skip
+    labels = ["background", "lunge", "side lunge"]
+    one, other = read_films(tmp_path, tmp_path, labels)
+    assert (one.sure, other.sure) == ("lunge", "side lunge")
+    assert one.may.all(0).tolist() == [False, True, False]
+    assert other.may.all(0).tolist() == [False, False, True]
 
 
 def test_missing_films_are_told(tmp_path):

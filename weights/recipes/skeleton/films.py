@@ -47,9 +47,16 @@ EXERCISES = {
     "push_up": "push up",
     "running": "run",
     "russian_twist": "crunch",
+    "side_lunge": "side lunge",
     "side_plank": "plank",
     "squat": "squat",
     "walking": "walk",
+}
+# What films show whose clips are called otherwise: by the films' names, and what they say.
+_RENAMED = {
+    "bottomlift.mp4": "leg_lift",
+    "sidelunges.mp4": "side_lunge",
+    "standingcrunch.mp4": "standing_crunch",
 }
 STANDING = (BACKGROUND, "walk")  # what people do who meet, stand and pass by
 QUIET = (*STANDING, "sit", "sit down", "stand up", "walk turn left", "walk turn right", "carry")
@@ -85,6 +92,8 @@ _OTHERS: dict[str, tuple[str, ...]] = {
     "calf_raise": (BACKGROUND, "stand on toe"),
     "leg_extension": (BACKGROUND, "sit"),
     "leg_press": (BACKGROUND, "sit", "lie"),
+    "leg_lift": (BACKGROUND, "lie"),
+    "standing_crunch": (BACKGROUND, "leg raise", "hurdle step"),
     "lat_pulldown": (BACKGROUND, "sit"),
     "chest_fly": (BACKGROUND, "sit", "lie"),
     "tricep_extension": (BACKGROUND, "arm curl"),
@@ -238,7 +247,7 @@ def _table(packs: Path, pack: str, name: str) -> list[dict[str, str]]:
 
 def _clips(packs: Path, tracks: Path) -> Iterable[_Film]:
     for row in _table(packs, "action_clips", "labels.csv"):
-        kind, source = row["label"], row["source"]
+        kind, source = _RENAMED.get(row["origin_path"], row["label"]), row["source"]
         path = tracks / "action_clips" / "action_clips" / f"{row['file'][:-4]}.npz"
         if "segmented_set" in row["origin_path"]:
             number = 1 if "segmented_set1" in row["origin_path"] else 2
