@@ -20,7 +20,7 @@ from costream.models.importing import import_files
 from costream.models.pose.blazepose import FULL, BlazePose
 from costream.models.pose.choice import find_joints_with
 from costream.models.pose.estimator import Crop, PoseEstimator, cut, in_picture
-from costream.models.pose.found import DetectedPerson
+from costream.models.pose.found import DetectedPerson, ObjectBox
 from costream.models.pose.tracker import PoseTracker, PoseTrackers
 from costream.models.pose.weights import pose_network
 from costream.models.skeleton.joints import JointStreams
@@ -242,15 +242,20 @@ def test_joints_are_kept_of_a_person_who_does_not_move() -> None:
     assert estimator.computed == 3
 
 
+def turned(rgb: Any, places: Any) -> tuple[Any, Any]:
+    """Return the picture with a square around places turned by a quarter, and the middle of it."""
+    (x, y), half = places.mean(0).round().astype(int), 200
+    around, out = np.s_[y - half : y + half, x - half : x + half], rgb.copy()
+    out[around] = np.rot90(rgb[around])
+    return out, (x, y)
+
+
 def test_somebody_who_was_lost_is_looked_for_lying(monkeypatch: pytest.MonkeyPatch) -> None:
     """The middle of the picture turns by a quarter; the detector finds nobody then."""
     upright = frames("room.mp4", 5.0, 5.1)[0].rgb
     estimator = PoseEstimator(pose_network("pose"), 1)
     places = estimator.find(upright, 0.0)[0].places * upright.shape[1::-1]
-    (x, y), half = places.mean(0).round().astype(int), 200
-    around = np.s_[y - half : y + half, x - half : x + half]
-    lying = upright.copy()
-    lying[around] = np.rot90(upright[around])
+    lying, _ = turned(upright, places)
     fresh = PoseEstimator(pose_network("pose"), 1)
     for each in (estimator, fresh):
         monkeypatch.setattr(each, "_unknown", lambda *_: [])
@@ -264,6 +269,25 @@ def test_somebody_who_was_lost_is_looked_for_lying(monkeypatch: pytest.MonkeyPat
     searched = estimator.computed
     assert not estimator.find(empty, 6.0)  # and not looked for any longer
     assert estimator.computed == searched
+
+
+def test_somebody_who_was_lost_is_in_a_wide_box_of_which_the_detector_is_not_sure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    upright = frames("room.mp4", 5.0, 5.1)[0].rgb
+    estimator, fresh = (PoseEstimator(pose_network("pose"), 1) for _ in range(2))
+    places = estimator.find(upright, 0.0)[0].places * upright.shape[1::-1]
+    lying, (x, y) = turned(upright, places)
+    monkeypatch.setattr(estimator, "_fallen", lambda *_: [])
+    size = np.ptp(places, 0)[::-1].tolist()
+    unsure = ObjectBox(float(x), float(y), *size, 0.2)
+    high = unsure._replace(width=size[1], height=size[0])
+    assert not fresh.find(lying, 0.1, [unsure])  # nobody was there before
+    assert not estimator.find(lying, 0.1, [])
+    assert not estimator.find(lying, 0.3, [high, unsure._replace(score=0.1)])
+    (person,) = estimator.find(lying, 0.5, [unsure])
+    nose, hip = person.places[JOINT["nose"]], person.places[JOINT["left hip"]]
+    assert abs(nose[0] - hip[0]) > 2 * abs(nose[1] - hip[1])
 
 
 def test_nobody_is_there_after_a_reset_of_the_stream() -> None:

@@ -45,6 +45,8 @@ _WIDER = 1.3  # ... in a crop of this side, to that of the one before ...
 _ANGLES = (0.0, math.pi / 2, -math.pi / 2)  # ... turned by these angles
 _LEANING = math.pi / 4  # ... unless they leant by this: they lie already
 _CERTAIN = 0.95  # presence of those who are found so
+_MOMENT_S = 0.3  # who is lost again so soon is looked for at the place of before, too
+_UNSURE = 0.15  # score of a wide box from which on somebody who was lost may lie there
 _PARTS, _SAMPLES = 16, 4  # of a crop, along a side; and pixels of each of these, along a side
 _MARGIN = 1.25  # side of a crop, to that of the box or of the circle around a person
 _SAME = 0.6  # share of the smaller of two boxes in the larger one, from which on it is one person
@@ -107,6 +109,7 @@ class PoseEstimator:
         """Follow nobody any longer."""
         self._followed: list[_Followed] = []
         self._lost: list[tuple[Crop, float]] = []  # of whom, and when
+        self._again: list[tuple[Crop, float, float]] = []  # those who were found again, and when
         self._looked_s = self._searched_s = -math.inf
         self._cells: Tensor | None = None  # brightness of the picture of the newest look
         self._theirs = torch.zeros(GRID, dtype=torch.bool)  # cells in which persons were since then
@@ -140,6 +143,7 @@ class PoseEstimator:
             self._looked_s = time_s
             self.looks += 1
             found = self._detect(frame) if boxes is None else boxes
+            persons += self._lying(picture, found, time_s, persons)
             for box in self._unknown(found, persons):
                 if len(persons) < self._most:
                     persons += self._in_box(picture, box, time_s, persons)
@@ -169,10 +173,13 @@ class PoseEstimator:
         self.kept += sum(still)
         kept = [each for each, same in zip(known, still, strict=True) if same]
         there = [*kept, *self._joints(frame, moved, time_s)]
+        gone = [crop for crop in moved if not any(_is_at(each, crop) for each in there)]
+        if gone:  # who was found a moment ago may have been something else
+            moment = [each for each in self._again if 0 <= time_s - each[2] < _MOMENT_S]
+            self._lost += [each[:2] for each in moment]
+            self._again = []
         self._lost = [each for each in self._lost if 0 <= time_s - each[1] <= _LOST_S]
-        for crop in moved:
-            if not any(_is_at(each, crop) for each in there):
-                self._lost.append((crop, time_s))
+        self._lost += [(crop, time_s) for crop in gone]
         return there
 
     def _in_box(
@@ -205,9 +212,37 @@ class PoseEstimator:
         self._find_again(out)
         return out
 
+    def _lying(
+        self,
+        frame: Tensor,
+        boxes: Sequence[ObjectBox],
+        time_s: float,
+        known: Sequence[_Followed],
+    ) -> list[_Followed]:
+        """Return those who were just lost and lie in a box of which the detector is not sure."""
+        out: list[_Followed] = []
+        wide = [box for box in boxes if _UNSURE <= box.score < SURE and box.width > box.height]
+        for lost in list(self._lost):
+            crop, since_s = lost
+            near = [box for box in wide if math.dist(box[:2], crop[:2]) < crop.side]
+            if not near or not (self.may is None or self.may(1.0, time_s - since_s)):
+                continue
+            box = max(near, key=lambda row: row.score)
+            side = _MARGIN * box.width
+            crops = [Crop(box.x, box.y, side, angle) for angle in _ANGLES[1:]]
+            found = self._joints(frame, crops, time_s)
+            best = max(found, key=lambda each: each.present, default=None)
+            if best and best.present >= _CERTAIN and _is_new(best, [*known, *out]):
+                out.append(best)
+                self._lost.remove(lost)
+                self._again.append((*lost, time_s))
+        return out
+
     def _find_again(self, found: Sequence[_Followed]) -> None:
         """Remove those who were found from those who are lost."""
-        self._lost = [each for each in self._lost if not any(_is_at(f, each[0]) for f in found)]
+        again = [each for each in self._lost if any(_is_at(f, each[0]) for f in found)]
+        self._lost = [each for each in self._lost if each not in again]
+        self._again += [(*each, found[0].time_s) for each in again]
 
     def _joints(self, frame: Tensor, crops: Sequence[Crop], time_s: float) -> list[_Followed]:
         """Return who is present in the crops."""
