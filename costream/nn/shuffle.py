@@ -41,14 +41,18 @@ class ShuffleBackbone(nn.Module):
 
     def stage_maps(self, pictures: Tensor, operations: Operations | None = None) -> list[Tensor]:
         """Return the maps [B, C, h, w] after each stage for images [B, 3, H, W]."""
-        x = pictures.contiguous(memory_format=torch.channels_last)
-        x = F.max_pool2d(convolved(self.first, x, operations, LEAKY), 3, 2, 1)
+        x = self.first_maps(pictures, operations)
         maps = []
         for units in self.stages:
             for unit in cast(nn.ModuleList, units):
                 x = unit(x, operations)
             maps.append(x)
         return maps
+
+    def first_maps(self, pictures: Tensor, operations: Operations | None = None) -> Tensor:
+        """Return the map [B, C, h, w] before the first stage for images [B, 3, H, W]."""
+        x = pictures.contiguous(memory_format=torch.channels_last)
+        return F.max_pool2d(convolved(self.first, x, operations, LEAKY), 3, 2, 1)
 
     def pretrained(self) -> Iterator[nn.Conv2d]:
         """Yield the convolutions in the order of NanoDet's files."""

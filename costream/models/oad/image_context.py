@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -27,11 +28,29 @@ class ImageContext(ShuffleBackbone):
 
     def forward(self, pictures: Tensor) -> Tensor:
         """Return features [N, width] of images [N, 3, H, W], 0..255."""
+        return self._features(self.stage_maps(self._enlarged(pictures))[-1])
+
+    def by_layer(self, pictures: Tensor) -> Iterator[tuple[int, Tensor | None]]:
+        """Yield the multiply-accumulates of each layer once it is computed, the last with features.
+
+        Others have None. ``pictures`` as in ``forward``.
+        """
+        costs = iter(self._layer_macs(*pictures.shape[2:]))
+        x = self.first_maps(self._enlarged(pictures))
+        yield next(costs), None
+        for units in self.stages:
+            for unit in cast("list[ShuffleUnit]", units):
+                x = unit(x)
+                yield next(costs), None
+        yield next(costs), self._features(x)
+
+    def _enlarged(self, pictures: Tensor) -> Tensor:
         mean, spread = self.normalisation()
         x = (pictures.to(mean.dtype, memory_format=torch.channels_last) - mean) / spread
-        x = F.interpolate(x, self.size(*pictures.shape[2:]), mode="bilinear")
-        features = torch.relu(self.project(self.stage_maps(x)[-1]))
-        return features.amax((2, 3))
+        return F.interpolate(x, self.size(*pictures.shape[2:]), mode="bilinear")
+
+    def _features(self, maps: Tensor) -> Tensor:
+        return torch.relu(self.project(maps)).amax((2, 3))
 
     def normalisation(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of the pixels of ImageNet, [3, 1, 1] each."""
@@ -47,15 +66,20 @@ class ImageContext(ShuffleBackbone):
 
     def count_macs(self, height: int, width: int) -> int:
         """Return the multiply-accumulates for an image of this size."""
+        return sum(self._layer_macs(height, width))
+
+    def _layer_macs(self, height: int, width: int) -> list[int]:
+        """Return the multiply-accumulates of the first convolution, of each unit, and the last."""
         sizes = [-(-side // 2) for side in self.size(height, width)]
-        total = sizes[0] * sizes[1] * self.first.weight.numel()
+        layers = [sizes[0] * sizes[1] * self.first.weight.numel()]
         sizes = [-(-side // 2) for side in sizes]
         for units in self.stages:
             for unit in cast("list[ShuffleUnit]", units):
-                before = sizes
+                before, macs = sizes, 0
                 if unit.halve:
                     sizes = [-(-side // 2) for side in sizes]
                 for name, part in unit.named_children():
                     at = before if unit.halve and name == "reduce" else sizes
-                    total += at[0] * at[1] * cast(nn.Conv2d, part).weight.numel()
-        return total + sizes[0] * sizes[1] * self.project.weight.numel()
+                    macs += at[0] * at[1] * cast(nn.Conv2d, part).weight.numel()
+                layers.append(macs)
+        return [*layers, sizes[0] * sizes[1] * self.project.weight.numel()]

@@ -8,9 +8,9 @@ where persons are weights the places that are pooled into the token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from costream.models.frontend import frontend
+from costream.models.oad.changed_body import ChangedBody, KeptBody
 from costream.models.oad.image_context import ImageContext
 from costream.nn import fast
 from costream.nn.folding import Foldable, Folded
@@ -27,8 +28,9 @@ from costream.nn.graph import scale_and_shift
 from costream.nn.state import State, zeros
 
 _SCALE = 1 / 64  # of pixels
-_RARELY = 4  # factor by which image contexts are fewer ...
-_MANY = 1.25  # ... where for each frame that is computed more than this might not be
+_RARELY = 8  # factor by which image contexts are fewer ...
+_MANY = 0.05  # ... where for each frame that is computed more than this might not be
+_CALM = 64  # frames computed after one that might not be, before all is computed in full again
 
 
 @dataclass
@@ -69,6 +71,14 @@ class HeldFrame:
     settled: bool  # whether the token has no motion: all stored motion maps are of this frame
     computed: int  # frames that were computed since the newest image context
     denied: int = 0  # frames since then that might not be
+    calm: int = _CALM  # frames that were computed since the newest that might not be
+    look: Iterator[tuple[int, Tensor | None]] | None = None  # an image context in the making
+    body: KeptBody | None = None
+
+    @property
+    def tight(self) -> bool:
+        """Whether a frame might not be computed lately."""
+        return self.calm < _CALM
 
 
 class FoldedDifference(Folded):
@@ -79,6 +89,7 @@ class FoldedDifference(Folded):
         pixels, *stem = cast(Any, net.stem)
         self._stem = [_folded(pixels[0], pixels[1], _SCALE)]
         self._stem += [_folded(layer[0], layer[1]) for layer in stem]
+        self._map_size = net.map_size
         self.motion = _folded(net.motion)
         first, *blocks = cast(Any, net.body)
         self._first = _folded(first[0], first[1])
@@ -94,6 +105,11 @@ class FoldedDifference(Folded):
         for convolution in self._stem:
             frames = convolution(frames).relu_()
         return frames
+
+    @cached_property
+    def changed(self) -> ChangedBody:
+        """The body, for steps that compute the places that have changed."""
+        return ChangedBody(self._first, self._blocks, self.focus, self._places, self._map_size)
 
     def body(self, x: Tensor) -> Tensor:
         """Return the output of the body for maps [N, C, h, w]."""
@@ -215,7 +231,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
     def init_state(self, batch_size: int = 1) -> DifferenceState:
         """Return the initial state of a batch of streams."""
-        height, width = self._map_size()
+        height, width = self.map_size
         slots, weight = max(self.lags, default=0), self.motion.weight
         if not self.training:
             self.folded()
@@ -239,43 +255,88 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         """Return the token [1, D] of the next frame of a stream, or a held one, and the operations.
 
         The newest token and motion map that were computed are held where ``may`` is false, and
-        where nothing moves: then the token equals that of ``forward_step``. The image context is
-        computed for every ``glimpse_every``-th frame that is computed, and four times less often
-        where most may not be: more frames are then worth more than more contexts.
+        where nothing moves: there the token equals that of ``forward_step``, unless ``may`` was
+        false for one of the ``_CALM`` frames before. After such a frame, computed ones cost less,
+        so that more can be: of the body only what has changed, see ``changed_body``, and of a new
+        image context one layer for each frame. It is computed for every ``glimpse_every``-th frame
+        that is computed, and eight times less often where many may not be.
 
         ``frame``, uint8 [1, 3, H, W].
         """
         held, slots, same = state.held, state.ring.shape[1], False
-        if held is not None:
+        if held is None:
+            held = state.held = HeldFrame(frame, frame.new_zeros(0), 0, False, self.glimpse_every)
+        else:
             same = torch.equal(frame, held.frame)
             held.steps += 1
             still = same and held.settled
             if not may or still:
-                held.denied += not still
+                if not still:
+                    held.denied, held.calm = held.denied + 1, 0
                 if slots:
                     count = int(state.count)
                     state.ring[:, count % slots] = state.ring[:, (count - 1) % slots]
                 state.count += 1
                 return held.tokens, 0
-        looks = held is None or held.computed + 1 >= self._every(held)
-        macs = self.count_macs()
-        if self.glimpse is not None:
-            look = self.glimpse.count_macs(self.box[1], self.box[0])
-            macs += look * looks - look // self.glimpse_every
-        tokens = self._step(frame, state, torch.zeros(int(looks), dtype=torch.int64))
-        computed, denied = (0, 0) if looks or held is None else (held.computed + 1, held.denied)
-        steps = held.steps if held is not None and same else 0
-        state.held = HeldFrame(frame, tokens, steps, steps >= slots, computed, denied)
+        net = self._fast()
+        tokens, macs = self._held_tokens(self._joined(frame, state, net), held, net)
+        if self.glimpse is not None and state.seen is not None:
+            macs += self._look(frame, state.seen, held)
+            tokens = torch.cat((tokens, state.seen), 1)
+        state.count += 1
+        held.frame, held.tokens = frame, tokens
+        held.steps = held.steps if same else 0
+        held.settled, held.calm = held.steps >= slots, held.calm + 1
         return tokens, macs
 
-    def _every(self, held: HeldFrame) -> int:
-        """Return of how many frames that are computed one gets an image context."""
-        few = held.denied > _MANY * (held.computed + 1)
-        return self.glimpse_every * (_RARELY if few else 1)
+    def _held_tokens(self, joined: Tensor, held: HeldFrame, net: Any) -> tuple[Tensor, int]:
+        """Return tokens [1, D] of maps and motion [1, C, h, w], and the operations."""
+        stem, place = self._part_macs()
+        if held.tight:
+            changed = (self._folded or self.folded()).changed
+            held.body = held.body or changed.init_state()
+            focus, places, count = changed.step(joined, held.body)
+            return _pooled(focus, places), stem + count * place
+        held.body = None
+        high, wide = (-(-side // 2) for side in self.map_size)
+        return self._tokens(joined, net)[0], stem + high * wide * place
+
+    def _look(self, frame: Tensor, seen: Tensor, held: HeldFrame) -> int:
+        """Write a new image context of a frame that is computed, if it is due, to ``seen`` [1, G].
+
+        Returns the operations. Where the budget is tight, a context is made by one layer a frame.
+        """
+        glimpse = cast(ImageContext, self.glimpse)
+        held.computed += 1
+        every = self.glimpse_every * (_RARELY if held.denied > _MANY * held.computed else 1)
+        if held.computed >= every and not (held.tight and held.look is not None):
+            held.computed = held.denied = 0
+            if not held.tight:
+                held.look = None
+                seen.copy_(glimpse(frame))
+                return glimpse.count_macs(self.box[1], self.box[0])
+            held.look = glimpse.by_layer(frame)
+        if held.look is None:
+            return 0
+        macs, features = next(held.look)
+        if features is not None:
+            held.look = None
+            seen.copy_(features)
+        return macs
 
     def _step(self, frames: Tensor, state: DifferenceState, due: Tensor) -> Tensor:
         """Return the tokens of a step; streams ``due``, int64 [n], get a new image context."""
         net = self._fast()
+        tokens = self._tokens(self._joined(frames, state, net), net)[0]
+        if self.glimpse is not None and state.seen is not None:
+            if len(due):
+                state.seen[due] = self.glimpse(frames[due])
+            tokens = torch.cat((tokens, state.seen), 1)
+        state.count += 1
+        return tokens
+
+    def _joined(self, frames: Tensor, state: DifferenceState, net: Any) -> Tensor:
+        """Return maps and motion [B, C, h, w] of the next frames; store the motion maps."""
         maps = self._maps(frames, net)
         parts = [maps]
         if self.lags:
@@ -286,13 +347,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
                     moved = moved * seen[:, None, None, None].to(moved.device)
                 parts.append(moved)
             state.ring[_at(state.count, slots)] = motion
-        tokens = self._tokens(_join(parts), net)[0]
-        if self.glimpse is not None and state.seen is not None:
-            if len(due):
-                state.seen[due] = self.glimpse(frames[due])
-            tokens = torch.cat((tokens, state.seen), 1)
-        state.count += 1
-        return tokens
+        return _join(parts)
 
     def forward_steps(self, frames: Tensor, state: DifferenceState) -> Tensor:
         """Return the tokens [B, T, D] of the next T frames of every stream, uint8 [B, T, 3, H, W].
@@ -342,23 +397,25 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
 
     def count_macs(self) -> int:
         """Return the multiply-accumulates of one frame."""
-        total = 0
-        for part, scale in (
-            (self.stem[0], 2),
-            (self.stem[1], 4),
-            (self.motion, 4),
-            (self.body, 8),
-            (self.places, 8),
-            (self.focus, 8),
-        ):
-            pixels = -(-self.box[0] // scale) * -(-self.box[1] // scale)
-            if part is not self.motion or self.lags:
-                total += pixels * sum(p.numel() for p in part.parameters() if p.ndim == 4)
+        stem, place = self._part_macs()
+        high, wide = (-(-side // 2) for side in self.map_size)
+        total = stem + high * wide * place
         if self.glimpse is not None:
             total += self.glimpse.count_macs(self.box[1], self.box[0]) // self.glimpse_every
         return total
 
-    def _map_size(self) -> tuple[int, int]:
+    def _part_macs(self) -> tuple[int, int]:
+        """Return the multiply-accumulates of maps and motion, and of a place of the body."""
+        stem = 0
+        for part, scale in ((self.stem[0], 2), (self.stem[1], 4), (self.motion, 4)):
+            pixels = -(-self.box[0] // scale) * -(-self.box[1] // scale)
+            if part is not self.motion or self.lags:
+                stem += pixels * _weights(part)
+        return stem, sum(_weights(part) for part in (self.body, self.places, self.focus))
+
+    @property
+    def map_size(self) -> tuple[int, int]:
+        """Height and width of the feature maps."""
         return -(-self.box[1] // 4), -(-self.box[0] // 4)
 
     def maps(self, frames: Tensor) -> Tensor:
@@ -383,10 +440,7 @@ class TemporalDifferenceNet(Foldable[FoldedDifference]):
         net = net or self
         body = net.body(joined)
         focus, places = net.focus(body), net.places(body)
-        weight = focus.sigmoid()
-        # Without persons the sum of weights is small, and so is this half of the token.
-        seen = (weight * places).sum((2, 3)) / (weight.sum((2, 3)) + 1)
-        return torch.cat((seen, places.amax((2, 3))), 1), focus[:, 0]
+        return _pooled(focus, places), focus[:, 0]
 
 
 class _Residual(nn.Module):
@@ -400,6 +454,19 @@ class _Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.norm(self.second(self.first(x))), inplace=True)
+
+
+def _pooled(focus: Tensor, places: Tensor) -> Tensor:
+    """Return tokens [N, 2 C] of places [N, C, h, w] and focus logits [N, 1, h, w]."""
+    weight = focus.sigmoid()
+    # Without persons the sum of weights is small, and so is this half of the token.
+    seen = (weight * places).sum((2, 3)) / (weight.sum((2, 3)) + 1)
+    return torch.cat((seen, places.amax((2, 3))), 1)
+
+
+def _weights(part: nn.Module) -> int:
+    """Return the number of weights of convolutions."""
+    return sum(p.numel() for p in part.parameters() if p.ndim == 4)
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
@@ -416,7 +483,7 @@ def _at(count: Tensor, slots: int) -> tuple[Any, Any]:
 
 def _folded(
     convolution: nn.Conv2d, norm: nn.BatchNorm2d | None = None, times: float = 1.0
-) -> Callable[[Tensor], Tensor]:
+) -> partial[Tensor]:
     """Return a convolution of inputs times a number, with the norm after it, as one product."""
     weight, bias = convolution.weight.detach() * times, convolution.bias
     if norm is not None:
