@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -218,7 +219,7 @@ def load_model(
     see ``with_size``. Several names, separated by commas, are combined: models with the same
     frontend, or a model of pictures and models of sound, which step together on a source that has
     both. ``device``: auto, cpu, cuda, cuda:N or mps; ``dtype``: float32, float64, bfloat16, float16
-    or fast (see ``fast_dtype``); for token-gated models see ``ObjectModel`` and ``ActionModel``. A
+    or fast (``fastest_dtype``); for token-gated models see ``ObjectModel`` and ``ActionModel``. A
     step in ONNX runs in ONNX Runtime by ``provider``, see ``execution_provider``. ``licence``: as
     for ``check_licence``. Raises ModelError if weights are missing, damaged, or do not fit the
     architecture on their card, or the device is missing; UsageError as ``check_licence``, and for
@@ -251,7 +252,9 @@ def load_model(
     if stored.card.untrained:
         log.warning("%s has random weights: its output is meaningless", stored.card.name)
     if dtype == FAST:
-        dtype = fast_dtype(stored.card, device)
+        from costream.models.fast_precision import fastest_dtype
+
+        dtype = fastest_dtype(stored.card, device, partial(_runnable, stored, path, device))
     return _runnable(stored, path, device, dtype)
 
 
@@ -261,30 +264,6 @@ def _check_provider(provider: str | None, name: str) -> None:
         what = f"{name} does not run in ONNX Runtime"
         hint = "export it: costream models export NAME -o step.onnx"
         raise UsageError(what, where="--provider", hint=hint)
-
-
-def fast_dtype(card: Card, device: str) -> str:
-    """Return the type of numbers in which a model is fastest: bfloat16 or float32.
-
-    bfloat16 for models of pictures on a processor that multiplies it faster. Products of a few
-    rows, as in models of skeletons and features, take longer in it, and spectrograms need float32.
-    What was chosen is logged.
-    """
-    from costream.models.devices import find_device, has_fast_bfloat16
-    from costream.models.frontend import frontend_class
-
-    takes = getattr(frontend_class(card.frontend), "takes", "") if card.frontend else ""
-    if find_device(device).type != "cpu":
-        log.warning("--precision fast is for processors: %s is computed in float32", card.name)
-    elif not has_fast_bfloat16():
-        what = "--precision fast: this processor is not faster in bfloat16; %s is in float32"
-        log.warning(what, card.name)
-    elif takes == "video":
-        log.info("%s is computed in bfloat16", card.name)
-        return "bfloat16"
-    else:
-        log.info("%s is computed in float32: it is not faster in bfloat16", card.name)
-    return "float32"
 
 
 def check_licence(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from costream.core import processor
-from costream.models.catalogue import fast_dtype, find_weights
+from costream.models.catalogue import load_model
 from costream.models.devices import has_fast_bfloat16
+from costream.nn.choices import choices
 from costream.runtime.batch import pool
-from costream.weights_io.file import read_card
 from kit.choices import taking
 
 
@@ -50,18 +51,27 @@ def test_processors_have_names(text, name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "has_bfloat16", "dtype"),
-    [
-        ("nanodet", True, "bfloat16"),
-        ("nanodet", False, "float32"),
-        ("mn04", True, "float32"),
-    ],
+    ("name", "fastest", "low"),
+    [("encoder", "bfloat16", True), ("encoder", "float32", False), ("mn04", "bfloat16", False)],
 )
-def test_the_fast_precision_is_for_pictures_and_processors_that_have_it(
-    name, has_bfloat16, dtype, monkeypatch, caplog
-):
-    monkeypatch.setattr("costream.models.devices.has_fast_bfloat16", lambda: has_bfloat16)
-    card = read_card(find_weights(name))
+def test_the_fast_precision_is_for_pictures_where_it_is_faster(name, fastest, low, caplog):
+    with taking(fastest), caplog.at_level("INFO"):
+        model = load_model(name, dtype="fast")
+    parameters = *model.network.parameters(), *model.frontend.parameters()
+    assert (torch.bfloat16 in {each.dtype for each in parameters}) is low
+    assert name in caplog.text
+
+
+def test_a_model_that_is_slower_in_bfloat16_stays_in_float32(caplog):
+    """Though the processor multiplies matrices faster in it."""
+    times = {
+        "either type, 128 x 512 x 512, 1 thread": {"float32": 2.0, "bfloat16": 1.0},
+        "pictures, nanodet, 1 thread": {"float32": 1.0, "bfloat16": 2.5},
+    }
+    choices.keep_in(times)
     with caplog.at_level("INFO"):
-        assert fast_dtype(card, "cpu") == dtype
-    assert f"{name} is" in caplog.text
+        model = load_model("nanodet", dtype="fast")
+    choices.keep_in({})
+    assert {p.dtype for p in model.network.parameters()} == {torch.float32}
+    assert "nanodet is computed in float32: it is not faster in bfloat16" in caplog.text
+    assert len(times) == 2
