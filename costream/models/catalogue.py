@@ -95,7 +95,7 @@ def more_to_fetch(card: Card, path: Path) -> str:
     larger = [
         entry
         for entry in published().values()
-        if entry.task and not entry.by_hand and kind_of(entry.task) == kind
+        if entry.task and kind_of(entry.task) == kind and entry.classes > len(card.labels)
     ]
     if not is_shipped(path) or not larger:
         return ""

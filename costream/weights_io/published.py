@@ -33,6 +33,7 @@ _OPTIONAL: dict[str, type | tuple[type, ...]] = {
     "task": str,
     "also": list,
     "class": str,
+    "classes": int,
 }
 _LONGEST_NAME = 200  # bytes; with what is added to it, 255
 _DIGESTS = ("sha256", "sha256_prefix", "md5_prefix")
@@ -58,6 +59,7 @@ class Published:
     task: str = ""  # as in the card of what is imported; empty: not a model by itself
     also: tuple[Published, ...] = ()  # further files of one model: streams of skeletons
     licence_class: LicenceClass | None = None  # what the weights may be used for; None: unknown
+    classes: int = 0  # number of its labels; 0: not known
 
     @property
     def total_megabytes(self) -> float:
@@ -113,6 +115,7 @@ def _entry(name: str, table: Any, where: str) -> Published:
         table.get("task", ""),
         tuple(_part(name, table, part, where) for part in table.get("also", ())),
         _licence_class(table, where),
+        table.get("classes", 0),
     )
     if not _is_file_name(entry.file):
         raise ModelError(f"url is {entry.url!r}: not the address of a file", where=where)

@@ -24,7 +24,7 @@ from costream.weights_io import store
 from costream.weights_io.card import Card
 from costream.weights_io.file import read_card
 from costream.weights_io.store import RESEARCH_WEIGHTS, cache_folder, shipped_folder
-from kit.paths import RESEARCH
+from kit.paths import RESEARCH, WEIGHTS
 
 ARGUMENTS = {
     "input_width": 6,
@@ -114,6 +114,9 @@ def test_shipped_weights_say_once_what_knows_more(
     assert [more_to_fetch(card, path) for _ in range(2)] == [line, ""]
     video = RESEARCH / "cooadtr.safetensors"
     assert "movinet-a0" in more_to_fetch(read_card(video), video)
+    monkeypatch.setattr(registry, "cache_folder", lambda: tmp_path / "other" / "weights")
+    for larger in (WEIGHTS / "mn04.safetensors", RESEARCH / "costgcn.safetensors"):
+        assert more_to_fetch(read_card(larger), larger) == ""  # 527 and 68
     (tmp_path / "file").touch()
     monkeypatch.setattr(registry, "cache_folder", lambda: tmp_path / "file" / "weights")
     assert more_to_fetch(card, path) == ""
