@@ -181,8 +181,16 @@ class _NormedImages(_ImageFrontend):
             self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def normalised(self, images: Tensor) -> Tensor:
-        """Return images [B, 3, h, w] from 0 to 255, normalised."""
-        return (images.to(self.mean.dtype) - self.mean) / self.deviation
+        """Return images [B, 3, h, w] from 0 to 255, normalised.
+
+        Where colours are innermost in memory, whole rows are computed at once, and they stay so.
+        """
+        if not images.is_contiguous(memory_format=torch.channels_last) or images.is_contiguous():
+            return (images.to(self.mean.dtype) - self.mean) / self.deviation
+        rows, wide = images.permute(0, 2, 3, 1).flatten(2), images.shape[3]
+        mean, deviation = (x.flatten().repeat(wide) for x in (self.mean, self.deviation))
+        normed = (rows.to(self.mean.dtype) - mean) / deviation
+        return normed.view(*rows.shape[:2], wide, 3).permute(0, 3, 1, 2)
 
 
 @frontend("pixels", order=3)

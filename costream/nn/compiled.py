@@ -27,8 +27,10 @@ inline: Callable[[Any], Any] = numba.njit(**_OPTIONS)
 """Decorator of functions that compiled functions call."""
 
 
-def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
+def compiled(*arguments: Any, exact: bool = False) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that compiles a function for these argument types when it is defined.
+
+    ``exact``: each operation is rounded, in the order that is written, as by PyTorch.
 
     In another thread than the main one it raises SystemExit once the main thread has ended, as the
     process waits for that thread, and nobody for what it compiles.
@@ -38,10 +40,11 @@ def compiled(*arguments: Any) -> Callable[[Callable[..., None]], Any]:
         if not threading.main_thread().is_alive():
             raise SystemExit
         signature = numba.void(*arguments)
+        options = _OPTIONS | ({"fastmath": False} if exact else {})
         try:
-            return numba.njit(signature, cache=True, **_OPTIONS)(function)
+            return numba.njit(signature, cache=True, **options)(function)
         except (RuntimeError, OSError):  # there is no writable place for compiled code
-            return numba.njit(signature, **_OPTIONS)(function)
+            return numba.njit(signature, **options)(function)
 
     return compile_
 

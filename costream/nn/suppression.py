@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from costream.nn.boxes import pairwise_iou
+from costream.nn import fast
+from costream.nn.boxes import areas, pairwise_iou
 
 PAIRS_AT_ONCE = 1 << 19  # of boxes at once, to stay in the cache
 
@@ -21,6 +24,8 @@ def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float) ->
     """
     order = scores.argsort(descending=True, stable=True)
     boxes = boxes[order]
+    if fast.runs_chains(boxes) and not groups.is_floating_point() and _is_loaded():
+        return order[_decided(boxes, groups[order], threshold)]
     _, number, counts = torch.unique(groups[order], return_inverse=True, return_counts=True)
     members = torch.split(number.argsort(stable=True), counts.tolist())
     left = sorted(members, key=len, reverse=True)
@@ -33,6 +38,20 @@ def suppress(boxes: Tensor, scores: Tensor, groups: Tensor, threshold: float) ->
         stays[places[real]] = _staying(pairwise_iou(own, own) > threshold)[real]
         left = left[count:]
     return order[stays]
+
+
+def _is_loaded() -> bool:
+    return hasattr(sys.modules.get("costream.nn.suppression_kernels"), "decide")
+
+
+def _decided(boxes: Tensor, groups: Tensor, threshold: float) -> Tensor:
+    """Return which boxes, the best first, stay, bool [n], by the compiled loop."""
+    from costream.nn import suppression_kernels
+
+    stays = torch.empty(len(boxes), dtype=torch.bool)
+    arrays = (x.contiguous().numpy() for x in (boxes, areas(boxes), groups.long()))
+    suppression_kernels.decide(*arrays, threshold, stays.numpy())
+    return stays
 
 
 def _staying(over: Tensor) -> Tensor:

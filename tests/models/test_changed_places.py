@@ -11,7 +11,7 @@ import pytest
 from costream.core.records import VideoFrame
 from costream.models.base import StepResult
 from costream.models.catalogue import load_model
-from costream.models.objects.changes import PAUSE
+from costream.models.objects.changes import FIRST, PAUSE
 from costream.runtime.watch.feed_states import FeedStates
 from kit.paths import WEIGHTS
 
@@ -51,10 +51,10 @@ def areas(results: list[StepResult]) -> list[float]:
 
 
 def test_after_a_pause_only_the_places_that_changed_are_computed(model: Any) -> None:
-    found = steps(model, still(PAUSE + 6), begun(model))
-    assert areas(found) == [1.0] * (PAUSE + 2) + [4 / 240] * 4  # squares of 12 x 20
-    assert all(r.macs == r.dense_macs for r in found[: PAUSE + 2])
-    assert all(0 < r.macs < 0.5 * r.dense_macs for r in found[PAUSE + 2 :])
+    found = steps(model, still(FIRST + 6), begun(model))
+    assert areas(found) == [1.0] * (FIRST + 2) + [4 / 240] * 4  # squares of 12 x 20
+    assert all(r.macs == r.dense_macs for r in found[: FIRST + 2])
+    assert all(0 < r.macs < 0.5 * r.dense_macs for r in found[FIRST + 2 :])
     state = begun(model, "100%")
     assert areas(steps(model, still(PAUSE + 6), state)) == [1.0] * (PAUSE + 6)
     assert areas(steps(model, still(PAUSE + 6), begun(model, None))) == [1.0] * (PAUSE + 6)
@@ -76,7 +76,7 @@ def test_a_camera_that_moves_is_compared_ever_less(model: Any) -> None:
     pictures = [rng.integers(0, 256, (64, 64, 3), np.uint8) for _ in range(8 * PAUSE)]
     compared = [k for k, r in enumerate(steps(model, pictures, begun(model))) if r.area]
     gaps = np.diff(compared)
-    assert compared[0] == PAUSE
+    assert compared[0] == FIRST
     assert gaps[gaps > 1].tolist() == [2 * PAUSE + 1, 4 * PAUSE + 1]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from costream.nn import fast
 from costream.nn.boxes import apply_deltas, areas, box_deltas, clip_boxes, pairwise_iou
 from costream.nn.eventful.counts import Operations
 from costream.nn.maps import MapLayout, convolve, flatten_maps, places_affected
@@ -55,8 +56,30 @@ def test_suppression_is_that_of_one_box_after_another(
 ) -> None:
     boxes = as_boxes([i[0] for i in items])
     scores, groups = [float(i[1]) for i in items], [i[2] for i in items]
-    given = suppress(boxes, torch.tensor(scores), torch.tensor(groups), threshold)
-    assert given.tolist() == greedy(boxes, scores, groups, threshold)
+    numbers = torch.tensor(groups, dtype=torch.int64)
+    expected = greedy(boxes, scores, groups, threshold)
+    import costream.nn.suppression_kernels  # noqa: F401  # the compiled loop is used from here on
+
+    for compiled in (False, True):
+        with torch.no_grad(), fast.use_kernels(compiled):
+            given = suppress(boxes, torch.tensor(scores), numbers, threshold)
+        assert given.tolist() == expected
+
+
+def test_compiled_suppression_decides_as_pytorch_for_boxes_that_are_no_whole_numbers() -> None:
+    import costream.nn.suppression_kernels  # noqa: F401
+
+    torch.manual_seed(0)
+    for count in (1, 70, 700):
+        low = 200 * torch.rand(count, 2)
+        boxes = torch.cat([low, low + 60 * torch.rand(count, 2)], 1)
+        boxes[::50, 0] = float("nan")
+        scores, groups = torch.rand(count), torch.randint(3, (count,))
+        for threshold in (0.3, 0.6):
+            with torch.no_grad():
+                given = suppress(boxes, scores, groups, threshold)
+                with fast.use_kernels(False):
+                    assert torch.equal(given, suppress(boxes, scores, groups, threshold))
 
 
 def test_suppression_of_groups_of_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

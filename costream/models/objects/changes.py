@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 THRESHOLD = 4.0  # root mean square of the change of a square, of 255, above which it is computed
 MARGIN = 16  # pixels around it that are computed, too
 PIXELS = 90_000  # of the network's input, below which complete pictures are computed by default
-PAUSE, LONGEST = 8, 64  # looks at complete pictures before places are compared
+FIRST = 2  # looks at complete pictures before places are compared ...
+PAUSE, LONGEST = 8, 64  # ... and later ones
 ENOUGH = 2 * PAUSE  # looks by place after which the next pause is a short one
 RENEWED = 32  # looks after the first change, after which everything is computed once
 _LEVEL = sum(IMAGENET_STD) / 3  # of 255, for a normalised picture's 1
@@ -28,7 +29,7 @@ _LEVEL = sum(IMAGENET_STD) / 3  # of 255, for a normalised picture's 1
 class ChangedPlaces:
     """Computes the places that have changed, where that is faster than the complete picture.
 
-    What is computed depends on the pictures, not on measured times. After ``PAUSE`` looks at
+    What is computed depends on the pictures, not on measured times. After ``FIRST`` looks at
     complete pictures, squares of 8 x 8 pixels are compared with what was last computed. Where too
     many have changed twice within ``PAUSE`` looks, complete pictures follow: twice as many as
     before, unless there were ``ENOUGH`` looks by place, so that a moving camera costs nothing.
@@ -51,7 +52,7 @@ class ChangedPlaces:
         if frame < kept.frame or shape != kept.shape:  # the stream has begun again
             kept.begin(shape, frame)
         kept.frame = frame
-        if kept.maps is None and kept.waited < max(PAUSE, kept.pause):
+        if kept.maps is None and kept.waited < max(FIRST, kept.pause):
             kept.waited += 1
             return None
         with torch.inference_mode(False), torch.no_grad():
@@ -72,6 +73,7 @@ class ChangedPlaces:
 
     def _of(self, picture: Tensor, threshold: float) -> EventfulConvolutions:
         if threshold not in self._eventful:
+            from costream.nn import suppression_kernels  # noqa: F401  # ``objects`` then uses them
             from costream.nn.eventful.convolutional import EventfulConvolutions
 
             self._eventful[threshold] = EventfulConvolutions(

@@ -106,7 +106,7 @@ class DetectorModel:
         for row, picture in prepared.items():
             groups.setdefault(tuple(picture.shape), []).append(row)
         pictures = [
-            self.frontend(torch.stack([prepared[row] for row in rows]).to(self.device))
+            self.frontend(_stacked([prepared[row] for row in rows]).to(self.device))
             for rows in groups.values()
         ]
         synchronize(self.device)
@@ -191,3 +191,8 @@ class DetectorModel:
     def steps(self, items: Sequence[Data], state: DetectorState) -> list[StepResult]:
         """Take consecutive frames of one stream, return their results."""
         return [self.step([item], state) for item in items]
+
+
+def _stacked(pictures: Sequence[Tensor]) -> Tensor:
+    """Return pictures [3, h, w] as one tensor in whose memory colours are innermost."""
+    return torch.stack([picture.permute(1, 2, 0) for picture in pictures]).permute(0, 3, 1, 2)

@@ -29,22 +29,26 @@ def _start(n: int, size: tuple[int, int], window: tuple[int, ...]) -> tuple[int,
 
 
 @compiled_when_used
-def changes(pictures: Any, buffer: Any, streams: Any, cell: int, out: Any) -> None:
+def changes(pictures: Any, buffer: Any, streams: Any, shape: Any, out: Any) -> None:
     """Set ``out`` [S, h, w] to the mean square of the change of each cell of ``pictures``.
 
-    ``pictures`` [S, H, W, C] are compared with the first map of each stream.
+    ``pictures`` [S H W C] are compared with the first map of each stream; ``shape``: (H, W, C) and
+    the side of a cell.
     """
-    count, height, width, channels = pictures.shape
+    height, width, channels, cell = shape
     out[:] = 0
-    for s in range(count):
+    for s in range(len(out)):
         for y in range(height):
-            row, sums = pictures[s, y], out[s, y // cell]
-            for x in range(width):
-                at, total = _U(streams[s] + (y * width + x) * channels), sums[x // cell]
-                for c in range(_U(channels)):
-                    change = row[x, c] - buffer[at + c]
+            sums = out[s, y // cell]
+            for j in range(out.shape[2]):
+                first = y * width + j * cell
+                n = _U(min(cell, width - j * cell) * channels)
+                now, before = _U((s * height * width + first) * channels), _U(first * channels)
+                before, total = before + _U(streams[s]), sums[j]
+                for k in range(n):
+                    change = pictures[now + k] - buffer[before + k]
                     total += change * change
-                sums[x // cell] = total
+                sums[j] = total
         for i in range(out.shape[1]):
             high = min(cell, height - i * cell)
             for j in range(out.shape[2]):
@@ -52,17 +56,46 @@ def changes(pictures: Any, buffer: Any, streams: Any, cell: int, out: Any) -> No
 
 
 @compiled_when_used
-def keep_cells(pictures: Any, buffer: Any, streams: Any, cell: int, chosen: Any) -> None:
-    """Copy the chosen cells, bool [S, h, w], of ``pictures`` [S, H, W, C] to the first map."""
-    count, height, width, channels = pictures.shape
-    for s in range(count):
+def keep_cells(pictures: Any, buffer: Any, streams: Any, shape: Any, chosen: Any) -> None:
+    """Copy the chosen cells, bool [S, h, w], of ``pictures`` to the first map; see ``changes``."""
+    height, width, channels, cell = shape
+    for s in range(len(chosen)):
         for y in range(height):
-            row, some = pictures[s, y], chosen[s, y // cell]
-            for x in range(width):
-                if some[x // cell]:
-                    at = _U(streams[s] + (y * width + x) * channels)
-                    for c in range(_U(channels)):
-                        buffer[at + c] = row[x, c]
+            some = chosen[s, y // cell]
+            for j in range(len(some)):
+                if some[j]:
+                    first = y * width + j * cell
+                    n = _U(min(cell, width - j * cell) * channels)
+                    now, at = _U((s * height * width + first) * channels), _U(first * channels)
+                    at += _U(streams[s])
+                    for k in range(n):
+                        buffer[at + k] = pictures[now + k]
+
+
+@compiled_when_used
+def reach(chosen: Any, rows: Any, columns: Any, out: Any) -> int:
+    """Write the places that chosen cells, bool [S, h, w], reach to ``out``, return their number.
+
+    ``rows`` [2, H'], ``columns`` [2, W']: the first cell that reaches each, and the one after the
+    last.
+    """
+    count, wide = 0, columns.shape[1]
+    sums = np.zeros(chosen.shape[2] + 1, np.int64)  # of the cells to the left of each
+    for s in range(len(chosen)):
+        for y in range(rows.shape[1]):
+            for x in range(chosen.shape[2]):
+                some = False
+                for i in range(rows[0, y], rows[1, y]):
+                    some |= chosen[s, i, x]
+                sums[x + 1] = sums[x] + some
+            if sums[-1] == 0:
+                continue
+            first = (s * rows.shape[1] + y) * wide
+            for x in range(wide):
+                if sums[columns[1, x]] > sums[columns[0, x]]:
+                    out[count] = first + x
+                    count += 1
+    return count
 
 
 @compiled_when_used

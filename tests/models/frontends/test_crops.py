@@ -95,6 +95,12 @@ def test_pixels_are_normalised_as_published() -> None:
     assert frontend.state_dict() == {}
 
 
+def test_colours_that_are_innermost_in_memory_are_normalised_bit_for_bit_as_others() -> None:
+    frontend = Pixels((40, 40), 8)
+    pictures = torch.randint(0, 256, (2, 13, 21, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    assert torch.equal(frontend(pictures), frontend(pictures.contiguous()))
+
+
 @given(st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 8, 16]))
 def test_pixels_stay_where_they_are_and_the_rest_is_zero(width, height, patch):
     frontend = Pixels((40, 40), patch)
