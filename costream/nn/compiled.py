@@ -49,7 +49,7 @@ def compiled(*arguments: Any, exact: bool = False) -> Callable[[Callable[..., No
     return compile_
 
 
-def compiled_when_used(function: Callable[..., None]) -> Any:
+def compiled_when_used(function: Callable[..., object]) -> Any:
     """Return a function that is compiled for types of arguments when they are first used."""
     try:
         return numba.njit(cache=True, **_OPTIONS)(function)

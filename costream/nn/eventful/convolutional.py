@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
@@ -180,9 +179,9 @@ class EventfulConvolutions(nn.Module):
         if not full and (renew or not complete.all()):
             chosen |= renew | ~complete[:, None, None]
             self._find_places(plan, chosen, frame, DENSE)
-        kept = np.full(chosen.shape, full)
-        kept.reshape(-1)[_near(chosen, plan.near)] = True
-        kernels.keep_cells(x.view(-1).numpy(), frame.buffer, begins, layout, kept)
+        kept = torch.full(chosen.shape, full)
+        kept.view(-1).numpy()[_near(chosen, plan.near)] = True
+        kernels.keep_cells(x.view(-1).numpy(), frame.buffer, begins, layout, kept.numpy())
         state.frames[at] += 1
         state.size[at], state.complete[at] = size, int(not full)
         self.share, self.operations = float(chosen.double().mean()), frame.operations
@@ -226,7 +225,8 @@ class EventfulConvolutions(nn.Module):
 def _near(chosen: Tensor, reaching: tuple[Ints, Ints]) -> Ints:
     """Return the numbers of the places that chosen cells, bool [S, h, w], reach."""
     rows, columns = reaching
-    places = np.empty(len(chosen) * rows.shape[1] * columns.shape[1], np.int64)
+    length = len(chosen) * rows.shape[1] * columns.shape[1]
+    places = torch.empty(length, dtype=torch.int64).numpy()
     return places[: kernels.reach(chosen.numpy(), rows, columns, places)]
 
 
@@ -237,14 +237,13 @@ def _reaching(
 
     ``cells``: their numbers of rows and columns; ``margin``: pixels around them.
     """
-    near = max(margin, 1.5 * stride)
-    rows, columns = (
-        np.stack([(first - near) // CELL, (first + stride - 1 + near) // CELL + 1])
-        .clip(0, count)
-        .astype(np.int64)
-        for count, first in zip(cells, (np.arange(side) * stride for side in size), strict=True)
-    )
-    return rows, columns
+    near, found = max(margin, 1.5 * stride), []
+    for count, side in zip(cells, size, strict=True):
+        first = torch.arange(side, dtype=torch.float64) * stride
+        ends = torch.stack([first - near, first + stride - 1 + near]).div(CELL).floor()
+        ends[1] += 1
+        found.append(ends.clamp(0, count).long().numpy())
+    return found[0], found[1]
 
 
 def _compute(plan: _Plan, frame: _Frame) -> None:
