@@ -16,7 +16,9 @@ def test_passwords_on_the_command_line_are_hidden_from_other_users(tmp_path: Pat
     url = "rtsp://viewer:gehe%40im@127.0.0.1:9/live?token=abcdef&channel=2"
     child = start("watch", url, "-m", "cooadtr", "-o", tmp_path / "log", "-q")
     seen = Path(f"/proc/{child.pid}/cmdline")
-    wait_until(lambda: b"gehe" not in seen.read_bytes(), child)
+    wait_until(
+        lambda: b"channel=2" in seen.read_bytes() and b"gehe" not in seen.read_bytes(), child
+    )
     words = [word.rstrip() for word in seen.read_bytes().decode().split("\0")]
     child.terminate()
     child.communicate(timeout=60)
