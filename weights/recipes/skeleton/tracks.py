@@ -1,8 +1,9 @@
 """Joints of the persons in films: ``python -m weights.recipes.skeleton.tracks``.
 
-Runs the detector and the pose estimator of costream over the films of packs, and writes one
-OUTPUT/PACK/NAME.npz for each film; those that are there already are left as they are, so that an
-interrupted run continues. It writes no weights: ``films`` reads what it writes.
+Runs the detector and the pose estimator of costream over the films of packs, as ``detect`` does: at
+the steps of the models, in frames fitted into the same box. It writes one OUTPUT/PACK/NAME.npz for
+each film; those that are there already are left as they are, so that an interrupted run continues.
+It writes no weights: ``films`` reads what it writes.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import numpy.typing as npt
 
+from costream.core.clock import Tick, resample
 from costream.core.errors import UsageError
 from costream.core.records import VideoFrame
 from costream.models.pose.tracker import BOX, PoseTracker
+from costream.runtime.joints import MOST
+from costream.sources.base import SourceOptions
+from costream.sources.uris import open_source
 from weights.recipes.common import carry_out, parser
 from weights.recipes.skeleton.sets import RATE_HZ
 
 log = logging.getLogger("costream")
 PACKS = ("action_clips", "actions_video", "images_det", "samples")
-PERSONS = 8
+GAP_S = 1.0  # as in the cards
 CCTV_EVERY = 3  # clips of the fight films, which are cut from few films and are much alike
 _SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm")
 
@@ -38,8 +43,8 @@ _SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm")
 class Track:
     """Joints of one person in a film, as BlazePose's 33.
 
-    ``steps``: int [N], the numbers of the frames at which they were found; ``times_s``: [T] of all
-    frames of the film; ``places`` [N, 33, 2]: 0 to 1 in the picture, y down; ``scores`` [N, 33];
+    ``steps``: int [N], the numbers of the steps at which they were found; ``times_s``: [T] of all
+    steps of the film; ``places`` [N, 33, 2]: 0 to 1 in the picture, y down; ``scores`` [N, 33];
     ``space`` [N, 33, 3]: metres around the hips, y up; ``aspect``: width to height.
     """
 
@@ -62,12 +67,12 @@ def is_used(name: str) -> bool:
 
 def write_tracks(film: Path, path: Path) -> None:
     """Find the persons in a film and write their joints to ``path``."""
-    tracker, size = PoseTracker(PERSONS), (1, 1)
+    tracker, size = PoseTracker(MOST), (1, 1)
     times: list[float] = []
     rows: list[tuple[int, int, Any, Any, Any]] = []
-    for time_s, rgb in _frames(film):
-        found = tracker.find(VideoFrame(len(times), time_s, None, rgb.copy))
-        size = rgb.shape[1], rgb.shape[0]
+    for time_s, frame in _frames(film):
+        found = tracker.find(frame)
+        size = frame.rgb.shape[1], frame.rgb.shape[0]
         assert found.places is not None
         assert found.persons is not None
         for slot in np.flatnonzero(found.scores.any(1)):
@@ -110,18 +115,14 @@ def read_tracks(path: Path) -> list[Track]:
     return sorted(out, key=lambda track: -len(track.steps))
 
 
-def _frames(film: Path) -> Iterator[tuple[float, npt.NDArray[np.uint8]]]:
-    """Yield times and pictures [h, w, 3] of a film, at most ``RATE_HZ``, at most ``BOX`` large."""
-    with av.open(str(film)) as container:
-        due_s = 0.0
-        for frame in container.decode(video=0):
-            time_s = float(frame.time or 0.0)
-            if time_s < due_s - 0.02:
-                continue
-            due_s = max(due_s + 1 / RATE_HZ, time_s)
-            scale = min(1.0, BOX[0] / frame.width, BOX[1] / frame.height)
-            size = round(frame.width * scale), round(frame.height * scale)
-            yield time_s, frame.reformat(*size, "rgb24", interpolation="AREA").to_ndarray()
+def _frames(film: Path) -> Iterator[tuple[float, VideoFrame]]:
+    """Yield the times and frames of a film that ``detect`` shows a model of ``RATE_HZ``."""
+    options = SourceOptions(box=BOX, sampled_hz=RATE_HZ)
+    with closing(open_source(str(film), options)) as source:
+        source.open()
+        for tick in resample(source.items(), RATE_HZ, GAP_S):
+            if isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
+                yield tick.time_s, tick.item
 
 
 def make(packs: Path, output: Path, names: Sequence[str] = PACKS) -> list[Path]:
