@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from costream.core.errors import CostreamError, SourceError, UsageError
 from costream.core.records import Data, Fault, Gap, Item
-from costream.labels.collector import listed_errors
+from costream.labels.collector import shortened
 from costream.labels.examples import Example, located
 from costream.models.compatibility import check_source
 from costream.sources.base import SourceOptions
@@ -20,31 +20,51 @@ from costream.weights_io.card import Card
 log = logging.getLogger("costream")
 
 MIN_STEPS = 4  # least number of steps of an example
+_NAMED = 5  # examples that cannot be used
+T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 def check_examples(
     examples: Sequence[Example], card: Card, frontend: Any, options: SourceOptions
 ) -> None:
-    """Open the recordings of examples, and raise an error that names all that cannot be used.
+    """Open the recordings of examples, and raise an error about all that cannot be used.
 
     Raises what ``open_example`` raises if it is only one.
     """
-    failed, first = list[CostreamError](), dict[str, Example]()
+    first = dict[str, Example]()
     for example in examples:
         first.setdefault(example.source, example)
-    for example in first.values():
+
+    def check(example: Example) -> None:
+        with open_example(example, card, frontend, options):
+            pass
+
+    of_each(first.values(), check, "recordings")
+
+
+def of_each(
+    items: Iterable[T], function: Callable[[T], Result], what: str = "examples"
+) -> list[Result]:
+    """Return what a function returns of each item.
+
+    All are tried. Raises what it raises, SourceError or UsageError, if one of ``what`` cannot be
+    used, and one error that counts them and names the first five if there are several.
+    """
+    out, failed = list[Result](), dict[str, CostreamError]()
+    for item in items:
         try:
-            with open_example(example, card, frontend, options):
-                pass
+            out.append(function(item))
         except (SourceError, UsageError) as error:
-            failed.append(error)
+            failed.setdefault(str(error), error)
     if len(failed) == 1:
-        raise failed[0]
+        raise next(iter(failed.values()))
     if failed:
-        listed = listed_errors([str(error) for error in failed])
-        message = f"{len(failed)} recordings cannot be used: {listed}"
-        unreadable = any(isinstance(error, SourceError) for error in failed)
+        listed = shortened(list(failed), _NAMED, " (and {} more)", "; ")
+        message = f"{len(failed)} {what} cannot be used: {listed}"
+        unreadable = any(isinstance(error, SourceError) for error in failed.values())
         raise SourceError(message) if unreadable else UsageError(message)
+    return out
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from costream.core.layouts import BODY_15
 from costream.core.records import SkeletonFrame, SourceInfo
 from costream.models.build import build
 from costream.models.catalogue import load_model, read_whole
@@ -39,12 +40,13 @@ from costream.training.auto.selection import (
 from costream.training.tokens.linear_head import Clip, mean_answer
 from costream.weights_io import store
 from costream.weights_io.file import read_card, write_weights
-from kit import data_audio
+from kit import data_audio, data_skeleton
 from kit.data_training import train_settings
 from kit.media import make_video
 from kit.paths import SAMPLES
 from kit.program import costream
 from kit.runs import run
+from kit.skeleton_files import long
 
 ROOM = SAMPLES / "room.mp4"
 STEPS, WIDTH = 4, 6
@@ -345,6 +347,62 @@ def test_acts_are_learnt_on_the_features_of_a_skeleton_network(tmp_path: Path) -
     done = costream("models", "export", path, "-o", tmp_path / "own.onnx", "--whole")
     assert done.returncode != 0
     assert "not exported" in done.stderr
+
+
+def test_of_joints_in_files_the_network_of_their_axes_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tried(axes: int, **options: Any) -> list[str]:
+        caplog.clear()
+        info = SourceInfo("poses.csv", "", "skeleton", None, None, layout="coco-17", axes=axes)
+        return [f.name for f in frontends_for(info, train_settings(tmp_path, **options))]
+
+    for axes, name in ((2, "costgcn-2d"), (3, "costgcn")):
+        assert tried(axes) == ["joints"]
+        assert f"research only: {name}, {name}+joints (--licence any does)" in caplog.text
+        assert tried(axes, licence="any") == ["joints", name, f"{name}+joints"]
+        assert not caplog.messages
+    assert tried(3, frontend="joints") == ["joints"]
+    assert not caplog.messages
+    monkeypatch.setattr(store, "research_folder", lambda: None)
+    assert tried(3, licence="any") == ["joints"]
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("not tried: costgcn is in the package of research weights")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axes", [2, 3])
+def test_what_a_network_knows_of_joints_in_files_is_learnt_from(tmp_path: Path, axes: int) -> None:
+    """The features that the file computes are those of the network, and the joints."""
+    for label in ("wave", "bend"):
+        for k in range(4):
+            x = data_skeleton.act(label, k)[:, None, :, :axes]
+            where = tmp_path / "data" / label / f"{label}{k}.csv"
+            where.parent.mkdir(parents=True, exist_ok=True)
+            head = "frame,joint," + ",".join("xyz"[:axes])
+            long(where, x * (1, -1, 1)[:axes], BODY_15.joints, head, person=False)
+    name = {2: "costgcn-2d", 3: "costgcn"}[axes]
+    path, output = tmp_path / "data", tmp_path / "own.safetensors"
+    given = ("train", "auto", "--data", path, "--fps", data_skeleton.RATE_HZ, "-o", output)
+    lines = run(*given, "--licence", "any", "--no-cache").stdout.splitlines()
+    assert [row.split()[0] for row in lines[2:5]] == ["joints", name, f"{name}+joints"]
+    wanted = ("--licence", "any", "--no-cache", "--frontend", f"{name}+joints", "--overwrite")
+    run(*given, *wanted)
+    card = read_card(output)
+    assert (card.frontend, card.licence_class) == ("skeleton-features", "research")
+    assert read_whole(name).card.licence in card.licence
+    assert read_whole("pose").card.licence not in card.licence
+    found = run("detect", path / "wave" / "wave0.csv", "-m", output, "--fps", 15, "-f", "json")
+    assert {x["label"] for x in json.loads(found.stdout)["segments"]} == {"wave"}
+    model: Any = load_model(str(output))
+    module = model.frontend
+    heading = 30 if axes == 3 else 0
+    joints = JointStreams(
+        "body-15", axes, 1, module.streams, origin=30, heading=heading, min_score=0.3
+    )
+    steps = torch.from_numpy(data_skeleton.act("wave", 9)[None, :, None, :, :axes])
+    clip = torch.cat((steps, torch.ones_like(steps[..., :1])), -1)
+    torch.testing.assert_close(module(clip)[..., module.features :], 0.3 * joints(clip).flatten(2))
 
 
 @pytest.mark.slow

@@ -214,6 +214,25 @@ def test_all_recordings_that_cannot_be_used_are_named_at_once(base, data, tmp_pa
     assert "text.csv: " in done.stderr
 
 
+def test_of_many_unreadable_recordings_five_are_named_once(data, tmp_path):
+    """And all are counted, whether they are found when they are opened or when they are read."""
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    for k in range(7):
+        (folder / "bend" / f"none{k}.csv").write_text(f"no table {k}\n", "utf-8")
+    done = costream("train", "auto", "--data", folder, "-o", tmp_path / "o.safetensors")
+    assert done.returncode == 4
+    assert "7 recordings cannot be used: " in done.stderr
+    assert [done.stderr.count(f"none{k}.csv: ") for k in range(7)] == [1] * 5 + [0] * 2
+    assert "(and 2 more)" in done.stderr
+    for k in range(7):
+        data_skeleton.write_act(folder / "bend" / f"none{k}.csv", "bend", k, 3)
+    done = costream("train", "auto", "--data", folder, "-o", tmp_path / "o.safetensors")
+    assert done.returncode == 2
+    assert "7 examples cannot be used: " in done.stderr
+    assert [done.stderr.count(f"none{k}.csv: too short") for k in range(7)] == [1] * 5 + [0] * 2
+
+
 def test_classes_that_are_spelled_alike_are_refused(base, data, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(data, folder)

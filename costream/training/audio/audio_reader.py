@@ -20,7 +20,7 @@ from costream.core.records import AudioBlock, AudioFormat
 from costream.labels.examples import Example
 from costream.sources.base import SourceOptions
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
-from costream.training.open_examples import check_examples, open_example
+from costream.training.open_examples import check_examples, of_each, open_example
 from costream.training.optim import device_of
 from costream.weights_io.card import Card
 
@@ -92,13 +92,13 @@ class AudioReader:
         UsageError, naming file or line, for an example without sound; SourceError if it cannot be
         read or is not audio.
         """
-        out: dict[int, EncodedAudio] = {}
         # The preceding example is of any class, and changes little when examples come and go.
         order = sorted(range(len(examples)), key=lambda k: example_seed(examples[k], self._seed))
         bar = tqdm(order, "listening", file=sys.stderr, disable=None, leave=False)
-        for place, k in enumerate(bar):
-            out[k] = self._read(examples[k], examples[order[place - 1]])
+        before = dict(zip(order, [order[-1], *order], strict=False))
+        found = of_each(bar, lambda k: self._read(examples[k], examples[before[k]]))
         self._wave.cache_clear()
+        out = dict(zip(order, found, strict=True))
         return [out[k] for k in range(len(examples))]
 
     def blocks(self, examples: Sequence[Example]) -> list[EncodedAudio]:

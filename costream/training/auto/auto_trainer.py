@@ -17,6 +17,7 @@ from costream.labels.examples import Example
 from costream.training.auto.frontends import (
     JOINED,
     JOINTLY,
+    JOINTS,
     NETWORKS,
     PEOPLE,
     SOUND,
@@ -48,6 +49,7 @@ from costream.training.base import (
     Workspace,
 )
 from costream.training.baselines import CENTROID
+from costream.training.open_examples import of_each
 from costream.training.sequence_trainer import (
     SequenceTrainer,
     TrainResult,
@@ -102,7 +104,8 @@ class AutoTrainer(SequenceTrainer):
     def begin(self, settings: TrainSettings) -> Weights:
         """Return the weights of the first frontend to try. Raises UsageError, SourceError."""
         recordings = labelled_recordings(settings)
-        info = first_source(recordings[0].source, settings)
+        sources = dict.fromkeys(recording.source for recording in recordings)
+        info = of_each(sources, lambda uri: first_source(uri, settings), "recordings")[0]
         self._frontends = frontends_for(info, settings)
         if settings.frontend is not None:
             self._frontends = _named(settings.frontend, self._frontends)
@@ -174,6 +177,7 @@ class AutoTrainer(SequenceTrainer):
         A frontend that not all examples fit is left out with a warning, unless it is the only one.
         """
         found: list[ClipFeatures] = []
+        failed: dict[str, list[str]] = {}  # the frontends of each reason
         for frontend in self._frontends:
             setup = self.setup(frontend.base, data.labels, settings)
             self._on_device(setup, settings)
@@ -184,13 +188,15 @@ class AutoTrainer(SequenceTrainer):
                     continue
                 clips = clips_by(data.training, setup, settings, self._joints)
             except (SourceError, UsageError) as error:
-                if len(self._frontends) == 1:
+                failed.setdefault(str(error), []).append(frontend.name)
+                if sum(map(len, failed.values())) == len(self._frontends) and len(failed) == 1:
                     raise
-                log.warning("%s is not tried: %s", frontend.name, error)
                 continue
             extra = silence(setup, settings) if frontend.name == SOUND else ()
-            rank = 1 if frontend.name in PEOPLE else 2  # people are in most of the examples
+            rank = self._rank(frontend)
             found.append(ClipFeatures(frontend.name, clips, frontend.parts, extra=extra, rank=rank))
+        for reason, names in failed.items():
+            log.warning("not tried: %s, as %s", ", ".join(names), reason)
         if not found:
             raise UsageError("no frontend fits all examples", where=settings.data)
         _warn_of_nobody(data.training, found)
@@ -209,7 +215,7 @@ class AutoTrainer(SequenceTrainer):
         found: Sequence[ClipFeatures],
     ) -> str:
         """Return why joints are not looked for in video; '' if they are, or it is not asked."""
-        if frontend.name not in PEOPLE or settings.frontend is not None:
+        if not self._seen(frontend) or settings.frontend is not None:
             return ""
         rate_hz = self._frontends[0].base.card.rate_hz
         length_s = sum(len(c.steps) for f in found[:1] for c in f.clips) / rate_hz
@@ -218,6 +224,16 @@ class AutoTrainer(SequenceTrainer):
         if not shows_people(data.training, setup, settings, self._joints):
             return "hardly anybody is seen in a few of the examples"
         return ""
+
+    def _seen(self, frontend: FrontendChoice) -> bool:
+        """Return whether a frontend's joints are found in video."""
+        return frontend.name in PEOPLE and all(f.name != JOINTS for f in self._frontends)
+
+    def _rank(self, frontend: FrontendChoice) -> int:
+        """Return the place in the order: a network with its joints, where people are, others."""
+        if JOINED in frontend.name:
+            return 0
+        return 1 if self._seen(frontend) else 2
 
     def _frontend(self, name: str) -> FrontendChoice:
         by_name = {frontend.name: frontend for frontend in self._frontends}
@@ -233,6 +249,8 @@ class AutoTrainer(SequenceTrainer):
 def _named(name: str, found: Sequence[FrontendChoice]) -> list[FrontendChoice]:
     """Return the frontends of a name, which may be several joined by "+". Raises UsageError."""
     by_name, parts = {frontend.name: frontend for frontend in found}, name.split(JOINED)
+    if name in by_name:
+        return [by_name[name]]
     for part in parts:
         if part not in by_name:
             hint = f"frontends for these examples: {', '.join(by_name)}"

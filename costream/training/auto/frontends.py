@@ -34,7 +34,7 @@ from costream.training.audio.audio_trainer import QUIET, QUIET_STEPS
 from costream.training.audio.audio_trainer import clips_of as clips_of_sounds
 from costream.training.base import TrainSettings, TrainSetup
 from costream.training.feature_cache import FeatureCache, example_key
-from costream.training.open_examples import check_examples
+from costream.training.open_examples import check_examples, of_each
 from costream.training.skeleton.motion_reader import read_motions
 from costream.training.skeleton.motions import Joints, batch
 from costream.training.tokens.linear_head import Clip
@@ -50,6 +50,7 @@ CHANGES = "changes"  # how the part changes that MOTION shows
 # The networks whose features are tried besides joints alone, by what these are.
 NETWORKS = {POSE: "costgcn-2d", PAIR: "costgcn-pairs"}
 PEOPLE = (*NETWORKS, *NETWORKS.values())
+_IN_FILES = {2: "costgcn-2d", 3: "costgcn"}  # the same for files of joints, by their axes
 JOINED = "+"
 # Features of several that are tried, besides each alone.
 JOINTLY = (
@@ -92,6 +93,9 @@ class FrontendChoice:
     parts: tuple[int, ...]
 
 
+_Makers = dict[str, Callable[[], FrontendChoice]]
+
+
 def first_source(uri: str, settings: TrainSettings) -> SourceInfo:
     """Return what a recording is. Raises SourceError, and UsageError for features and text."""
     options = _options(settings)
@@ -120,31 +124,37 @@ def frontends_for(info: SourceInfo, settings: TrainSettings) -> list[FrontendCho
     if info.kind == "audio":
         return _allowed([_sound()], settings)
     if info.kind == "skeleton":
-        return [_joints(JOINTS, info, settings)]
+        joints = _joints(JOINTS, info, settings)
+        name = _IN_FILES[joints.base.card.frontend_arguments["axes"]]
+        files: _Makers = {name: partial(_network, name, is_video=False)}
+        files[f"{name}{JOINED}{JOINTS}"] = partial(_network, name, JOINTS, is_video=False)
+        return [joints, *_for_research(files, settings)]
     found = [_picture(), _motion(picture=False), _changes()]
     if info.extra_audio:
         found.append(_sound())
     found += [_joints(name, info, settings) for name in NETWORKS]
-    return [*_allowed(found, settings), *_for_research(settings)]
+    films: _Makers = {name: partial(_network, name) for name in NETWORKS.values()}
+    return [*_allowed(found, settings), *_for_research({TDN: _differences, **films}, settings)]
 
 
-def _for_research(settings: TrainSettings) -> list[FrontendChoice]:
+def _for_research(makers: _Makers, settings: TrainSettings) -> list[FrontendChoice]:
     """Return those with weights for research only; a line says which are not tried, and why."""
-    makers: dict[str, Callable[[], FrontendChoice]] = {TDN: _differences}
-    makers |= {name: partial(_network, name) for name in NETWORKS.values()}
-    if settings.frontend is not None:
-        makers = {k: make for k, make in makers.items() if k in settings.frontend.split(JOINED)}
+    wanted = settings.frontend
+    if wanted is not None:
+        makers = {k: m for k, m in makers.items() if k == wanted or k in wanted.split(JOINED)}
     if settings.licence in (None, "free"):
         if makers:
             what = "not tried, as their weights are for research only: %s (--licence any does)"
             log.warning(what, ", ".join(makers))
         return []
-    found = []
+    found, missing = [], dict[str, None]()
     for make in makers.values():
         try:
             found.append(make())
         except ModelError as error:  # it names them, and how to get them
-            log.warning("not tried: %s", error)
+            missing[str(error)] = None
+    for reason in missing:
+        log.warning("not tried: %s", reason)
     return _allowed(found, settings)
 
 
@@ -251,7 +261,7 @@ def _joint_tokens(
         return [module(batch([each]))[0].flatten(1) for each in every]
 
     bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
-    return [cache.make(example_key(e), partial(tokens, e)) for e in bar]
+    return of_each(bar, lambda e: cache.make(example_key(e), partial(tokens, e)))
 
 
 def twins_of(joints: Joints, frontend: JointStreams) -> list[Joints]:
@@ -343,14 +353,17 @@ def _joints(name: str, info: SourceInfo, settings: TrainSettings) -> FrontendCho
     return _of(name, Weights(card, "", {}), module.persons * module.joints * module.channels)
 
 
-def _network(name: str, joints: str = "") -> FrontendChoice:
-    """Return the features of a skeleton network, and its ``joints`` beside them, if named."""
-    stored, pose = read_whole(name), read_whole(POSE).card
-    card = stored.card
+def _network(name: str, joints: str = "", *, is_video: bool = True) -> FrontendChoice:
+    """Return the features of a skeleton network, and its ``joints`` beside them, if named.
+
+    ``is_video``: whether they are found in video, and not read from files.
+    """
+    stored = read_whole(name)
+    card, streams = stored.card, _IN_VIDEO if is_video else _STREAMS
     arguments = {
         **card.frontend_arguments,
         "network": network_of(card.arguments),
-        "also": list(_IN_VIDEO) if joints else [],
+        "also": list(streams) if joints else [],
         "scale": _JOINTS_SCALE if joints else 1.0,
     }
     module: Any = load_frontend("skeleton-features", **arguments)
@@ -358,12 +371,8 @@ def _network(name: str, joints: str = "") -> FrontendChoice:
         f"frontend.{key}": value if ".fc." in key else stored.tensors[key]
         for key, value in module.state_dict().items()
     }
-    card = replace(
-        card,
-        frontend="skeleton-features",
-        frontend_arguments=arguments,
-        **_licences(card, pose),
-    )
+    licences = _licences(card, read_whole(POSE).card) if is_video else {}
+    card = replace(card, frontend="skeleton-features", frontend_arguments=arguments, **licences)
     found = _of(name, replace(stored, card=card, tensors=tensors))
     if not joints:
         return found

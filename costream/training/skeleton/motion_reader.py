@@ -15,7 +15,7 @@ from costream.labels.examples import Example
 from costream.models.pose.tracker import PoseTrackers
 from costream.models.skeleton.joints import JointStreams
 from costream.sources.base import SourceOptions
-from costream.training.open_examples import MIN_STEPS, open_example
+from costream.training.open_examples import MIN_STEPS, of_each, open_example
 from costream.training.skeleton.motions import Motion
 from costream.weights_io.card import Card
 
@@ -35,7 +35,7 @@ def read_motions(
     (the card's first label); SourceError if it cannot be read or does not fit the model.
     """
     bar = tqdm(examples, "reading", file=sys.stderr, disable=None, leave=False)
-    return [_read(example, card, frontend, options, empty) for example in bar]
+    return of_each(bar, lambda example: _read(example, card, frontend, options, empty))
 
 
 def _read(

@@ -23,7 +23,7 @@ from costream.models.compatibility import extra_audio
 from costream.models.oad.audiovisual import AudioVisual, stack_audio_blocks
 from costream.sources.base import SourceOptions
 from costream.training.feature_cache import FeatureCache, example_key, example_seed, join_keys
-from costream.training.open_examples import open_example
+from costream.training.open_examples import of_each, open_example
 from costream.training.optim import device_of
 from costream.training.tokens.token_streams import TokenStream
 from costream.training.video.video_views import VideoView
@@ -135,7 +135,11 @@ class VideoReader:
         """
         places = by_recording(examples).values()
         bar = tqdm(places, "watching", file=sys.stderr, disable=None, leave=False)
-        return [self._read([examples[k] for k in indices], tuple(indices)) for indices in bar]
+        return of_each(
+            bar,
+            lambda indices: self._read([examples[k] for k in indices], tuple(indices)),
+            "recordings",
+        )
 
     def _read(self, examples: list[Example], places: tuple[int, ...]) -> EncodedVideo:
         part = stretch(examples)
