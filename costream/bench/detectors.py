@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-import numpy as np
 import torch
 
+from costream.bench.changes import label_subject, pose_subject
 from costream.bench.timing import quiet_torch
-from costream.core.clock import Tick, resample
+from costream.bench.ways import COLUMNS, Films, Look, Seen, Subject, Way, rows_of, runtime
 from costream.core.errors import ModelError, SourceError, UsageError
 from costream.core.processor import processor
 from costream.core.records import Box, VideoFrame
@@ -35,44 +31,15 @@ from costream.models.eventful.rf_detr import SIZES, RfDetr
 from costream.models.export import export_step
 from costream.models.gated import Choice, least_change
 from costream.models.importing import import_files
-from costream.models.objects.changes import FIRST
 from costream.models.objects.model import DetectorModel
 from costream.models.onnx_step import onnx_session
+from costream.models.pose.weights import ESTIMATOR
 from costream.models.random_init import random_model
-from costream.sources.base import SourceOptions
-from costream.sources.uris import open_source, sniff
+from costream.models.streaming import StreamingModel
+from costream.sources.uris import sniff
 from costream.weights_io.file import write_weights
 
-COLUMNS = ("network", "way", "CPU ms a picture", "to full", "operations", "boxes alike")
-_TURN = 10  # pictures of a way at a time, so that it finds its own numbers in the cache
-_WARM_UP = FIRST + 3  # pictures, until places that have changed are computed
-
-
-class Seen(NamedTuple):
-    """What a way finds in a picture, and its operations; None: not comparable."""
-
-    boxes: tuple[Box, ...] | None
-    macs: int | None
-
-
 Tokens: TypeAlias = Sequence[int | str]
-Look: TypeAlias = Callable[[VideoFrame], Seen]
-
-
-class Way(NamedTuple):
-    """A way to compute a network: ``begin`` returns the function for the pictures of a film."""
-
-    name: str
-    begin: Callable[[], Look]
-
-
-@dataclass(frozen=True)
-class Films:
-    """Films, and which pictures of them are used."""
-
-    paths: Sequence[str]
-    rate_hz: float
-    duration_s: float
 
 
 def objects_table(
@@ -80,14 +47,14 @@ def objects_table(
 ) -> Table:
     """Compute the pictures of films in turns in each way; return times, operations, agreement.
 
-    ``names``: models or weight files of NanoDet or token-gated detectors. ``tokens``: a way for
-    each that a model takes, as in ``Options``. ``original``: checkpoint of RF-DETR, for costream
-    and the package rfdetr.
+    ``names``: models or weight files of NanoDet or token-gated detectors, the network of joints
+    ``pose``, and models that label pictures. ``tokens``: a way for each that a detector takes, as
+    in ``Options``. ``original``: checkpoint of RF-DETR, for costream and the package rfdetr.
 
     A time is the mean of the processor time from a picture in memory to its boxes, on one thread.
-    Boxes alike: twice the pairs of boxes of one label that overlap by half, of all boxes of this
-    way and of the network in full, above the model's threshold. Networks without weights here have
-    random ones, and no boxes.
+    Alike, of detectors (others: see ``bench.changes``): twice the pairs of boxes of one label that
+    overlap by half, of all boxes of this way and of the network in full, above the model's
+    threshold. Networks without weights here have random ones, and no boxes.
 
     Raises SourceError for films that cannot be read, ModelError and UsageError for wrong models.
     """
@@ -101,16 +68,32 @@ def objects_table(
     ]
     with quiet_torch(1), tempfile.TemporaryDirectory() as scratch:
         for name in names:
-            model, note = _model(name, original, Path(scratch))
-            ways, more = _ways(model, name, tokens, original, Path(scratch))
-            rows += _rows(model, ways, films)
-            notes += [*note, *more]
+            subject, note = _subject(name, tokens, original, Path(scratch))
+            rows += rows_of(subject, films)
+            notes += note
     return Table("objects", COLUMNS, tuple(rows), tuple(notes))
+
+
+def _subject(
+    name: str, tokens: Tokens, original: Path | None, scratch: Path
+) -> tuple[Subject, list[str]]:
+    """Return a network with its ways, and what has to be noted."""
+    if name == ESTIMATOR:
+        return pose_subject(scratch)
+    model, notes = _model(name, original, scratch)
+    if isinstance(model, StreamingModel):
+        return label_subject(model, name, scratch)
+    ways, more = _ways(model, name, tokens, original, scratch)
+    info = model.info
+    subject = Subject(
+        info.card.name, ways, info.box, info.card.gap_tolerance_s, partial(_alike, model)
+    )
+    return subject, [*notes, *more]
 
 
 def _model(
     name: str, original: Path | None, scratch: Path
-) -> tuple[DetectorModel | ObjectModel, list[str]]:
+) -> tuple[DetectorModel | ObjectModel | StreamingModel, list[str]]:
     """Return a model, of random weights if its weights are not here, and what has to be noted."""
     notes: list[str] = []
     if original is not None and name in SIZES:
@@ -129,8 +112,10 @@ def _model(
         card, network, frontend = random_model(name, name, {})
         return _object_model(card, network, frontend), notes
     model = load_model(name, device="cpu")
-    if not isinstance(model, (DetectorModel, ObjectModel)):
-        raise UsageError(f"{name} does not detect objects", where="-m")
+    if isinstance(model, StreamingModel) and getattr(model.frontend, "takes", "") != "video":
+        raise UsageError(f"{name} does not see pictures", where="-m")
+    if not isinstance(model, DetectorModel | ObjectModel | StreamingModel):
+        raise UsageError(f"{name} is not a single network of pictures", where="-m")
     return model, notes
 
 
@@ -175,7 +160,7 @@ def _ways(
         return ways, [f"left out: ONNX Runtime ({error})"]
     return [
         *ways,
-        Way(_runtime("onnxruntime", "ONNX Runtime"), lambda: _looking(exported)),
+        Way(runtime("onnxruntime", "ONNX Runtime"), lambda: _looking(exported)),
     ], []
 
 
@@ -190,10 +175,6 @@ def _gated_ways(model: ObjectModel, tokens: Tokens) -> Iterator[Way]:
             yield Way(f"{name}, learned", partial(_stepping, model, few))
             name += ", by distance"
         yield Way(name, partial(_stepping, model, few, "distance"))
-
-
-def _runtime(package: str, name: str) -> str:
-    return f"{name} {version(package)}, in full"
 
 
 def _look(step: Callable[[VideoFrame], StepResult]) -> Look:
@@ -248,7 +229,7 @@ def _published_ways(
         boxes = boxes_in_frame(seen, frame, frame.rgb.shape[:2], card.labels)
         return Seen(boxes if compared else None, None)
 
-    ways, notes = [Way(_runtime("rfdetr", "rfdetr"), lambda: look)], []
+    ways, notes = [Way(runtime("rfdetr", "rfdetr"), lambda: look)], []
     try:
         with _quiet():
             file = package.export(output_dir=str(scratch / "rfdetr"), verbose=False)
@@ -266,7 +247,7 @@ def _published_ways(
         boxes = boxes_in_frame(found, frame, model.place(frame, size), card.labels)
         return Seen(boxes if compared else None, None)
 
-    return [*ways, Way(_runtime("onnxruntime", "ONNX Runtime"), lambda: look_exported)], notes
+    return [*ways, Way(runtime("onnxruntime", "ONNX Runtime"), lambda: look_exported)], notes
 
 
 @contextmanager
@@ -281,82 +262,21 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _frames(path: str, model: DetectorModel | ObjectModel, films: Films) -> list[VideoFrame]:
-    """Return the pictures of a film, in memory. SourceError if there are fewer than two."""
-    tolerance_s = model.info.card.gap_tolerance_s
-    source = open_source(path, SourceOptions(end_s=films.duration_s, box=model.info.box))
-    try:
-        source.open()
-        frames = []
-        for tick in resample(source.items(), films.rate_hz, tolerance_s):
-            if isinstance(tick, Tick) and isinstance(tick.item, VideoFrame):
-                rgb = tick.item.rgb  # decoded now
-                frames.append(
-                    replace(tick.item, time_s=tick.time_s, convert=partial(np.asarray, rgb))
-                )
-    finally:
-        source.close()
-    if len(frames) < 2:
-        raise SourceError("too short to measure", where=path)
-    return frames
-
-
-def _rows(
-    model: DetectorModel | ObjectModel, ways: Sequence[Way], films: Films
-) -> list[tuple[Cell, ...]]:
-    """Return a row for each way: all films, the ways in turns, ``_TURN`` pictures at a time."""
-    times: list[list[float]] = [[] for _ in ways]
-    macs: list[list[int | None]] = [[] for _ in ways]
-    found: list[list[tuple[Box, ...] | None]] = [[] for _ in ways]
-    for path in films.paths:
-        frames = _frames(path, model, films)
-        for way in ways:
-            look = way.begin()
-            for frame in frames[:_WARM_UP]:
-                look(frame)
-        looks = [way.begin() for way in ways]
-        for first in range(0, len(frames), _TURN):
-            for k, look in enumerate(looks):
-                for frame in frames[first : first + _TURN]:
-                    began = time.process_time()
-                    boxes, count = look(frame)
-                    times[k].append(1e3 * (time.process_time() - began))
-                    macs[k].append(count)
-                    found[k].append(boxes)
-    card, base = model.info.card, statistics.fmean(times[0])
-    full = [_shown(model, boxes) for boxes in found[0]]
-    rows: list[tuple[Cell, ...]] = []
-    for k, way in enumerate(ways):
-        counts = [count for count in macs[k] if count is not None]
-        share = sum(counts) / sum(filter(None, macs[0])) if counts else None
-        alike = (
-            None
-            if card.untrained
-            else _alike(full, [_shown(model, b) for b in found[k]], card.labels)
-        )
-        mean = statistics.fmean(times[k])
-        rows.append((card.name, way.name, mean, mean / base, share, alike))
-    return rows
-
-
-def _shown(
-    model: DetectorModel | ObjectModel, boxes: tuple[Box, ...] | None
-) -> tuple[Box, ...] | None:
-    """Return the boxes from the model's thresholds on."""
-    if boxes is None:
-        return None
-    timeline = model.info.card.timeline
-    least = timeline.thresholds
-    return tuple(b for b in boxes if b.score >= least.get(b.label, timeline.threshold))
-
-
 def _alike(
-    full: Sequence[tuple[Box, ...] | None],
-    found: Sequence[tuple[Box, ...] | None],
-    labels: Sequence[str],
+    model: DetectorModel | ObjectModel,
+    full: Sequence[tuple[Box, ...]],
+    found: Sequence[tuple[Box, ...]],
 ) -> float | None:
-    """Return the share of boxes that have a partner in the other way; None without boxes."""
-    ways = [[detected(b, labels) for b in way if b is not None] for way in (full, found)]
-    if min(map(len, ways)) < len(full):
+    """Return the share of boxes, from the model's thresholds on, that have a partner."""
+    card = model.info.card
+    if card.untrained:
         return None
+    least = card.timeline.threshold_of
+    ways = [
+        [
+            detected(tuple(b for b in boxes if b.score >= least(b.label)), card.labels)
+            for boxes in way
+        ]
+        for way in (full, found)
+    ]
     return number(boxes_alike(*ways))

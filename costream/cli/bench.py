@@ -424,7 +424,7 @@ def budget(
     show_default=True,
     metavar="NAME|FILE",
     shell_complete=model_names,
-    help="Detector: NanoDet, RF-DETR, YOLOS or ViTDet. Repeatable.",
+    help="Detector: NanoDet, RF-DETR, YOLOS or ViTDet; pose; encoder, cooadtr. Repeatable.",
 )
 @option(
     "--tokens",
@@ -465,14 +465,15 @@ def objects(
     duration: float | None,
     as_json: bool,
 ) -> None:
-    """Compare gated detectors with the same networks in full, ONNX Runtime and rfdetr.
+    """Compare gated networks with the same networks in full, ONNX Runtime and rfdetr.
 
-    For each way: processor time of a picture, operations, and how far its boxes are those of the
-    network in full. Without FILE, the shipped films. What is not installed is left out; without its
-    weights, RF-DETR is timed with random ones.
+    For each way: processor time of a picture, operations, and how far its boxes, joints or labels
+    are those of the network in full. Without FILE, the shipped films. What is not installed is left
+    out; without its weights, RF-DETR is timed with random ones.
 
     \b
     costream bench objects
+    costream bench objects street.mp4 -m nanodet -m pose -m encoder -m cooadtr
     costream bench objects street.mp4 -m rf-detr-nano --original rf-detr-nano.pth --duration 1min
     """
     from costream.weights_io.store import samples_folder
@@ -480,7 +481,8 @@ def objects(
     films = files or tuple(str(samples_folder() / name) for name in ("room.mp4", "corridor.mp4"))
     for film in films:
         sniff(film)  # reports a wrong name before torch is imported
-    from costream.bench.detectors import Films, objects_table
+    from costream.bench.detectors import objects_table
+    from costream.bench.ways import Films
 
     show([objects_table(Films(films, rate, duration or 10.0), models, tokens, original)], as_json)
 

@@ -92,8 +92,8 @@ def test_gates_of_all_tokens_are_the_network_in_full(tmp_path: Path) -> None:
     film = make_video(tmp_path / "a.mp4", frames=20, size=(112, 80))
     full, gated = table("objects", film, "-m", model, "--tokens", "100%", "--rate", 10)
     assert full["operations"] == 1
-    assert full["boxes alike"] in (1, None)
-    assert gated["boxes alike"] == full["boxes alike"]
+    assert full["alike"] in (1, None)
+    assert gated["alike"] == full["alike"]
     *_, part = table("objects", film, "-m", model, "--tokens", "20%", "--rate", 10)
     assert part["operations"] < 0.8
     done = CliRunner().invoke(command, ["objects", str(film), "--tokens", "0%"])
@@ -125,9 +125,34 @@ def test_ways_of_nanodet_agree() -> None:
         *("--duration", "1s", "--rate", 4),
     )
     full, places, looks, onnx = rows
-    assert full["operations"] == full["boxes alike"] == onnx["boxes alike"] == 1
+    assert full["operations"] == full["alike"] == onnx["alike"] == 1
     assert onnx["operations"] == 1
     assert "ONNX Runtime" in onnx["way"]
     assert looks["operations"] == 0.25  # nothing moves: the first picture
     assert places["operations"] == 1  # of the first four pictures
-    assert min(looks["boxes alike"], places["boxes alike"]) > 0.8
+    assert min(looks["alike"], places["alike"]) > 0.8
+
+
+@pytest.mark.slow
+def test_networks_of_joints_and_labels_are_compared_with_themselves_in_full() -> None:
+    pytest.importorskip("onnxruntime")
+    rows = table(
+        *("objects", ROOT / "samples" / "room.mp4", "-m", "pose", "-m", "encoder", "-m", "cooadtr"),
+        *("--duration", "6s", "--rate", 3),
+    )
+    ways = {name: [row for row in rows if row["network"] == name] for name in ("pose", "encoder")}
+    ways["cooadtr"] = [row for row in rows if row["network"].startswith("cooadtr")]
+    assert [len(found) for found in ways.values()] == [3, 3, 3]
+    for full, changed, onnx in ways.values():
+        assert full["operations"] == full["to full"] == full["alike"] == 1
+        assert changed["operations"] < 0.9
+        assert changed["alike"] > 0.8
+        assert "ONNX Runtime" in onnx["way"]
+        assert onnx["operations"] == pytest.approx(1, abs=0.02)
+        assert onnx["alike"] > 0.95
+
+
+def test_a_network_of_sound_is_refused() -> None:
+    film = ROOT / "samples" / "room.mp4"
+    with pytest.raises(UsageError, match="does not see pictures"):
+        table("objects", film, "-m", "mn04")

@@ -242,6 +242,14 @@ def test_joints_are_kept_of_a_person_who_does_not_move() -> None:
     assert estimator.computed == 3
 
 
+def test_in_full_joints_are_computed_in_each_frame_and_the_detector_looks_when_due() -> None:
+    still = frames("room.mp4", 5.0, 5.1)[0].rgb
+    estimator = PoseEstimator(pose_network("pose"), 2, sparing=False)
+    for k in range(7):
+        estimator.find(still, k / 10)
+    assert (estimator.computed, estimator.kept, estimator.looks) == (7, 0, 2)
+
+
 def turned(rgb: Any, places: Any) -> tuple[Any, Any]:
     """Return the picture with a square around places turned by a quarter, and the middle of it."""
     (x, y), half = places.mean(0).round().astype(int), 200

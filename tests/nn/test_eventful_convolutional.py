@@ -179,3 +179,26 @@ def test_networks_that_do_not_begin_with_a_convolution_are_refused():
     flat = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
     with pytest.raises(co.ConversionError, match="begin"):
         co.EventfulConvolutions(flat, torch.zeros(1, 3, 4, 4))
+
+
+class InPlace(nn.Module):
+    """A sum in place; ``read``: the map that it changes is read again."""
+
+    def __init__(self, read: bool) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.last = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 1, 1, groups=8)
+        self.read = read
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        x = self.first(pictures)
+        y = self.last(x)
+        total = y.add_(x)
+        return total + y if self.read else total
+
+
+def test_sums_in_place_are_computed_by_place():
+    first, _, *others = agrees(InPlace(read=False), (64, 96))
+    assert 0 < max(others) < 0.6 * first
+    with pytest.raises(co.ConversionError, match="changes a map in place that others read"):
+        co.EventfulConvolutions(InPlace(read=True), torch.zeros(1, 3, 64, 96))

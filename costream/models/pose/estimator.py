@@ -87,7 +87,9 @@ class _Followed:
 class PoseEstimator:
     """Finds up to ``most`` persons and their joints in the frames of one stream.
 
-    ``detects``: it has a detector; if False, a caller has one. ``computed``: crops whose joints
+    ``detects``: it has a detector; if False, a caller has one. ``sparing``: joints of who does not
+    move are kept, and the detector looks where something moves; if False, all joints are computed
+    in each frame, and it looks whenever that is due. ``computed``: crops whose joints
     were computed so far; ``kept``: of persons who did not move, see ``STILL_S``; ``looks``:
     pictures in which the detector, or the caller's, has looked for persons. ``may`` and ``ran``:
     as of ``models.base.PersonFinder``; a person whose joints the budget does not admit keeps those
@@ -97,8 +99,10 @@ class PoseEstimator:
     layout = MEDIAPIPE_33
     reach = math.inf  # whoever is followed may go anywhere
 
-    def __init__(self, network: BlazePose, most: int = 1, *, detects: bool = True) -> None:
-        self._network, self._most = network, most
+    def __init__(
+        self, network: BlazePose, most: int = 1, *, detects: bool = True, sparing: bool = True
+    ) -> None:
+        self._network, self._most, self._sparing = network, most, sparing
         self._detector = detector() if detects else None
         self.computed = self.kept = self.looks = 0
         self.may: Callable[[float, float], bool] | None = None
@@ -137,7 +141,7 @@ class PoseEstimator:
         wait_s = LOOK_S if nobody_lost else SEARCH_S
         may_look = boxes is not None or self._detector is not None
         due = not 0 <= time_s - self._looked_s < wait_s - 1e-6
-        if len(persons) < self._most and may_look and boxes is None:
+        if self._sparing and len(persons) < self._most and may_look and boxes is None:
             due = self._may_be_new(rgb, persons, time_s, due)
         if len(persons) < self._most and may_look and due:
             self._looked_s = time_s
@@ -162,7 +166,7 @@ class PoseEstimator:
             float((now - each.looks).abs().max()) for each, now in zip(known, looks, strict=True)
         ]
         still = [
-            0 <= time_s - each.time_s < STILL_S and change < STILL
+            self._sparing and 0 <= time_s - each.time_s < STILL_S and change < STILL
             for each, change in zip(known, changes, strict=True)
         ]
         if self.may is not None and not all(still):

@@ -132,12 +132,14 @@ class EfficientNetLite(nn.Module):
 
     def features(self, pictures: Tensor) -> Tensor:
         """Return the features [N, 1280] of pictures [N, 3, S, S] from 0 to 255, of any side."""
-        return self._features(self._scaled(pictures))
+        return self.features_of_scaled(self.scaled(pictures))
 
-    def _scaled(self, pictures: Tensor) -> Tensor:
+    def scaled(self, pictures: Tensor) -> Tensor:
+        """Return pictures from 0 to 255 as the convolutions take them, about -1 to 1."""
         return (pictures.to(self.stem.weight.dtype) - CENTRE) / SCALE
 
-    def _features(self, x: Tensor) -> Tensor:
+    def features_of_scaled(self, x: Tensor) -> Tensor:
+        """Return the features [N, 1280] of pictures that were ``scaled``, [N, 3, S, S]."""
         x = _same(self.stem, x.contiguous(memory_format=torch.channels_last))
         for block in self.blocks:
             x = block(x)
@@ -150,14 +152,14 @@ class EfficientNetLite(nn.Module):
     def forward_step(self, pictures: Tensor, state: PictureCount) -> Tensor:
         """Return the tokens [B, 1280] of the next picture of every stream, [B, 3, size, size]."""
         state.pictures += 1
-        x = self._scaled(pictures)
+        x = self.scaled(pictures)
         if len(x) == 1 and fast.runs_chains(x):
             count = int(state.pictures)
             if fast.chains_after(count * _SAVED, _SAVED):
                 from costream.nn.chain import chained
 
-                return chained(self, self._features, x)
-        return self._features(x)
+                return chained(self, self.features_of_scaled, x)
+        return self.features_of_scaled(x)
 
     def forward_steps(self, clips: Tensor, state: PictureCount) -> Tensor:
         """Return the tokens [B, T, 1280] of the next T pictures of every stream."""

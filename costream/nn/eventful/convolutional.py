@@ -596,6 +596,8 @@ def _row_function(found: _Finder, node: Node) -> Rows | None:
     if isinstance(layer, nn.BatchNorm2d) and layer.running_var is not None:
         return _norm(layer)
     if layer in _SUMS and len(_maps_read(node)) == len(node.args) == 2 and not options:
+        if layer == "add_" and len(node.args[0].users) > 1:
+            raise ConversionError(f"{node.name} changes a map in place that others read")
         return lambda frame, rows: rows[0] + rows[1]
     dim = options.get("dim", node.args[-1] if len(node.args) > 1 else 0)
     if layer is torch.cat and dim == 1:
@@ -697,5 +699,5 @@ _POINTWISE = (
     F.relu, torch.relu, F.relu6, F.leaky_relu, F.silu, F.hardswish, F.hardsigmoid, F.gelu,
     torch.sigmoid, torch.tanh, F.elu,
 )  # fmt: skip
-_SUMS = (operator.add, operator.iadd, torch.add)
+_SUMS = ("add_", operator.add, operator.iadd, torch.add)
 _RULES = (_convolution, _max_pool, _pad, _enlargement, _crop, _channels)

@@ -1,0 +1,207 @@
+"""Networks of joints and of labels in ``costream bench objects``: in full, and what has changed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from costream.bench.ways import Look, Seen, Subject, Way, runtime
+from costream.core.errors import ModelError
+from costream.core.records import FeatureRow, VideoFrame
+from costream.models.base import StepResult
+from costream.models.catalogue import load_model
+from costream.models.export import export_step
+from costream.models.images import fitted
+from costream.models.objects.changes import MARGIN, RENEWED, THRESHOLD
+from costream.models.onnx_step import onnx_session
+from costream.models.pose.blazepose import BlazePose, Landmarks
+from costream.models.pose.estimator import PoseEstimator
+from costream.models.pose.found import DetectedPerson
+from costream.models.pose.tracker import BOX
+from costream.models.pose.weights import ESTIMATOR, detector, pose_network
+from costream.models.streaming import StreamingModel
+from costream.models.video.efficientnet_lite import SCALE, EfficientNetLite
+from costream.nn.eventful.convolutional import EventfulConvolutions
+from costream.nn.eventful.counts import Operations
+from costream.options.budget import Budget
+from costream.runtime.budget import controller
+
+_PERSONS = 8  # whose joints are found, at most
+_NEAR = 0.1  # of a person's extent, within which a joint is the same
+_SEEN = 0.5  # score from which on a joint is compared
+_SHARE = Budget.parse("33%")  # of the operations in full: 18.6 of the 56.4 million of cooadtr
+_GAP_S = 1.0
+
+Persons = Sequence[DetectedPerson]
+
+
+def pose_subject(scratch: Path) -> tuple[Subject, list[str]]:
+    """Return the joints of everybody, the detector's looks included, and what is left out.
+
+    Alike: twice the joints at most a tenth of their person's extent apart, of all joints.
+    """
+    network, notes = cast(BlazePose, pose_network(ESTIMATOR)), []
+    ways = [
+        Way("in full", lambda: _finding(PoseEstimator(network, _PERSONS, sparing=False))),
+        Way(
+            "who has moved, looks where something moves",
+            lambda: _finding(PoseEstimator(network, _PERSONS)),
+        ),
+    ]
+    try:
+        export_step(ESTIMATOR, scratch / "pose.onnx")
+        exported = cast(BlazePose, _OnnxPose((scratch / "pose.onnx").read_bytes(), network.macs))
+        name = runtime("onnxruntime", "crops in ONNX Runtime")
+        ways.append(Way(name, lambda: _finding(PoseEstimator(exported, _PERSONS, sparing=False))))
+    except ModelError as error:
+        notes.append(f"left out: ONNX Runtime ({error})")
+    return Subject(ESTIMATOR, ways, BOX, _GAP_S, _joints_alike), notes
+
+
+class _OnnxPose:
+    """The exported network of joints; ``macs``: of a crop."""
+
+    def __init__(self, data: bytes, macs: int) -> None:
+        self._session, self.macs = onnx_session(data, 1), macs
+
+    def __call__(self, crops: Tensor) -> Landmarks:
+        """Return the landmarks in crops [B, 3, 256, 256], one after the other."""
+        rows = [self._session.run(Landmarks._fields, {"x": crop[None].numpy()}) for crop in crops]
+        return Landmarks(
+            *(torch.from_numpy(np.concatenate(part)) for part in zip(*rows, strict=True))
+        )
+
+
+def _finding(estimator: PoseEstimator) -> Look:
+    """Return the function that finds the persons in the pictures of a film."""
+
+    def look(frame: VideoFrame) -> Seen:
+        before = estimator.looks
+        found = estimator.find(frame.rgb, frame.time_s)
+        crops = 0 if estimator.ran is None else estimator.ran.macs
+        return Seen(found, crops + (estimator.looks - before) * _look_macs(*frame.rgb.shape[:2]))
+
+    return look
+
+
+@cache
+def _look_macs(height: int, width: int) -> int:
+    """Return the operations of a look of the detector at a frame of this size."""
+    network, pixels = detector()
+    operations = Operations()
+    picture = pixels.prepare(fitted(np.zeros((height, width, 3), np.uint8), pixels.box))
+    network.detect(pixels(torch.from_numpy(picture)[None]), operations)
+    return operations.total
+
+
+def _joints_alike(full: Sequence[Persons], found: Sequence[Persons]) -> float | None:
+    """Return twice the pairs of joints near each other, of all joints; None without any."""
+    total = sum(
+        int((each.scores > _SEEN).sum()) for way in (full, found) for p in way for each in p
+    )
+    near = sum(_near_joints(one, other) for one, other in zip(full, found, strict=True))
+    return 2 * near / total if total else None
+
+
+def _near_joints(persons: Persons, others: Persons) -> int:
+    """Return how many joints of persons in a picture are where those of another one are."""
+    free, near = [*others], 0
+    for person in persons:
+        counts = [_near(person, other) for other in free]
+        best = max(counts, default=0)
+        if best:
+            near += best
+            free.pop(counts.index(best))
+    return near
+
+
+def _near(person: DetectedPerson, other: DetectedPerson) -> int:
+    apart = np.linalg.norm(person.places - other.places, axis=1)
+    seen = np.minimum(person.scores, other.scores) > _SEEN
+    return int((apart[seen] <= _NEAR * person.extent).sum())
+
+
+def label_subject(model: StreamingModel, name: str, scratch: Path) -> tuple[Subject, list[str]]:
+    """Return a model that labels pictures, frontend and network, and what is left out.
+
+    Alike: share of the pictures in which the best label is the same.
+    """
+    card, notes = model.info.card, []
+    ways = [Way("in full", lambda: _labelling(model))]
+    if isinstance(model.frontend, EfficientNetLite):
+        ways.append(
+            Way("places that have changed (co.EventfulConvolutions)", lambda: _by_place(model))
+        )
+    if model.info.holds:
+        ways.append(Way(f"--budget {_SHARE}", partial(_labelling, model, _SHARE)))
+    try:
+        export_step(name, scratch / "step.onnx", whole=True)
+        exported = cast(StreamingModel, load_model(str(scratch / "step.onnx"), device="cpu"))
+        ways.append(Way(runtime("onnxruntime", "ONNX Runtime"), lambda: _labelling(exported)))
+    except ModelError as error:
+        notes.append(f"left out: ONNX Runtime ({error})")
+    subject = Subject(card.name, ways, model.info.box, card.gap_tolerance_s, _labels_alike)
+    return subject, notes
+
+
+def _labelling(model: StreamingModel, budget: Budget | None = None) -> Look:
+    """Return the function that labels the pictures of a film, within a budget."""
+    state = model.init_state(1)
+    throttle = controller(model, budget, model.info.card.rate_hz)
+
+    def look(frame: VideoFrame) -> Seen:
+        if throttle is not None:
+            throttle.before(state)
+        result = model.step([frame], state)
+        if throttle is not None:
+            throttle.after(result)
+        return Seen(_label(result), result.macs)
+
+    return look
+
+
+class _Features(nn.Module):
+    """The encoder as a network without a state."""
+
+    def __init__(self, encoder: EfficientNetLite) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self.encoder.features_of_scaled(pictures)
+
+
+def _by_place(model: StreamingModel) -> Look:
+    """Return the function that labels pictures by the places of the encoder that have changed."""
+    encoder = model.frontend
+    example = torch.zeros(1, 3, encoder.size, encoder.size)
+    eventful = EventfulConvolutions(_Features(encoder), example, THRESHOLD / SCALE, MARGIN)
+    kept, state, pictures = eventful.init_state(), model.init_state(1), itertools.count(1)
+
+    def look(frame: VideoFrame) -> Seen:
+        picture = encoder.scaled(torch.from_numpy(encoder.prepare(frame.rgb))[None])
+        renew = next(pictures) % RENEWED == 0
+        features: Tensor = eventful.forward_step(picture, kept, renew=renew)
+        macs = eventful.every if eventful.in_full else eventful.operations.total
+        row = FeatureRow(frame.i, frame.time_s, features[0].numpy())
+        result = model.step([row], state)
+        return Seen(_label(result), macs + model.network_macs)
+
+    return look
+
+
+def _label(result: StepResult) -> int:
+    """Return the number of the best label."""
+    assert result.probabilities is not None  # the model labels pictures
+    return int(result.probabilities[0].argmax())
+
+
+def _labels_alike(full: Sequence[int], found: Sequence[int]) -> float:
+    return sum(one == other for one, other in zip(full, found, strict=True)) / len(full)
