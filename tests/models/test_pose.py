@@ -220,6 +220,26 @@ def test_the_detector_looks_where_something_moves() -> None:
     assert estimator.looks == 3
 
 
+def test_motion_that_is_nobody_new_is_looked_at_once_a_second() -> None:
+    """A light flickers beside the person who is followed; after a still second, it is news."""
+    still = frames("room.mp4", 5.0, 5.1)[0].rgb
+    estimator = PoseEstimator(pose_network("pose"), 2)
+    (person,) = estimator.find(still, 0.0)
+    across = (int(person.middle[0] * still.shape[1]) + still.shape[1] // 2) % still.shape[1]
+    when_s, flickers = [0.0], still.copy()
+    for k in range(1, 31):
+        flickers[:90, max(0, across - 45) : across + 45] = 255 - 60 * (k % 4)
+        looks = estimator.looks
+        assert len(estimator.find(flickers, k / 10)) == 1
+        when_s += [k / 10] * (estimator.looks - looks)
+    assert when_s == [0.0, 0.5, 1.5, 2.5]
+    for k in (36, 47):
+        estimator.find(still, k / 10)
+    looks = estimator.looks
+    estimator.find(flickers, 5.3)
+    assert estimator.looks == looks + 1
+
+
 def test_an_empty_picture_is_looked_at_once_a_second() -> None:
     estimator, empty = PoseEstimator(pose_network("pose"), 1), np.full((240, 320, 3), 90, np.uint8)
     assert not any(estimator.find(empty, k / 10) for k in range(21))

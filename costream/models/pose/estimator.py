@@ -36,7 +36,7 @@ from costream.models.pose.weights import detector
 from costream.nn.boxes import pairwise_iou
 
 LOOK_S = 0.5  # at least, between two looks of the detector while somebody is followed;
-# ``AGE_S`` where nothing moves
+# ``AGE_S`` where nothing moves, or what moved at the newest look was nobody new
 _PRESENT = 0.5  # as in MediaPipe
 # Detectors miss people who lie, so that somebody who was just lost is looked for below.
 _LOST_S = 3.0  # for which somebody is looked for so ...
@@ -117,6 +117,8 @@ class PoseEstimator:
         self._looked_s = self._searched_s = -math.inf
         self._cells: Tensor | None = None  # brightness of the picture of the newest look
         self._theirs = torch.zeros(GRID, dtype=torch.bool)  # cells in which persons were since then
+        self._moving = False  # at the newest look something had moved beside the persons ...
+        self._in_vain = False  # ... but it was nobody new
 
     @torch.inference_mode()
     def find(
@@ -133,24 +135,25 @@ class PoseEstimator:
         before, computed, self.ran = self._followed, self.computed, None
         if self._detector is None and not before and not boxes:  # nobody, and nothing to look at
             return []
-        picture = frame.float() / 255
+        picture = frame.float().div_(255)
         persons = self._follow(picture, time_s)
         reason = "motion" if self.computed > computed else "new"
         persons += self._fallen(picture, time_s, persons)
         nobody_lost = persons and len(persons) == len(before) and not self._lost
-        wait_s = LOOK_S if nobody_lost else SEARCH_S
+        wait_s = (AGE_S if self._in_vain else LOOK_S) if nobody_lost else SEARCH_S
         may_look = boxes is not None or self._detector is not None
         due = not 0 <= time_s - self._looked_s < wait_s - 1e-6
         if self._sparing and len(persons) < self._most and may_look and boxes is None:
             due = self._may_be_new(rgb, persons, time_s, due)
         if len(persons) < self._most and may_look and due:
-            self._looked_s = time_s
+            self._looked_s, known = time_s, len(persons)
             self.looks += 1
             found = self._detect(frame) if boxes is None else boxes
             persons += self._lying(picture, found, time_s, persons)
             for box in self._unknown(found, persons):
                 if len(persons) < self._most:
                     persons += self._in_box(picture, box, time_s, persons)
+            self._in_vain = self._moving and len(persons) == known
         count, macs = self.computed - computed, self._network.macs
         if count or persons:
             dense_macs = max(count, len(persons)) * macs
@@ -287,10 +290,10 @@ class PoseEstimator:
         if not due:
             return False
         cells, old = brightness(rgb), not 0 <= time_s - self._looked_s < AGE_S - 1e-6
-        seen = None if old or self._lost else self._cells
-        if seen is not None and moved_cells(seen, cells, self._theirs) < CELLS:
+        moving = self._cells is None or moved_cells(self._cells, cells, self._theirs) >= CELLS
+        if not (moving or old or self._lost):
             return False
-        self._cells = cells
+        self._cells, self._moving = cells, moving
         self._theirs = torch.zeros_like(self._theirs) if theirs is None else theirs
         return True
 
