@@ -148,21 +148,22 @@ class EncoderBlock(nn.Module, Generic[A]):
                 weights += layer._parameters.values()
         return weights
 
-    def compiled_weights(self) -> list[Tensor] | None:
+    def compiled_weights(self) -> list[Tensor | None] | None:
         """Return ``weights``, or None for adapters and for other layers than this class's."""
-        weights = self.weights()
-        found = [t for t in weights if t is not None and fast.compiles(t) and t.is_contiguous()]
-        if self.self_attn.packed is not None or len(weights) != 12 or len(found) != 12:
+        attention, weights = cast(Any, self.self_attn), self.weights()
+        if attention.packed is not None or len(weights) != 12 or weights[0] is None:
             return None
-        ordinary = len(found[0]) == 3 * found[2].shape[1]  # SoftAttention's keys are its queries
-        return found if ordinary else None
+        usable = all(t is None or (fast.compiles(t) and t.is_contiguous()) for t in weights)
+        # SoftAttention's keys are its queries.
+        ordinary = len(weights[0]) == 3 * attention.inner_dim
+        return weights if usable and ordinary else None
 
     def _compile_step(self, state: AttentionState) -> BlockStep | None:
         """Return the compiled step, or None."""
         attention, found = cast(Any, self.self_attn), self.compiled_weights()
         if found is None:
             return None
-        inner = found[2].shape[1]
+        inner = attention.inner_dim
         if not fast.compiles(state.keys) or state.keys.numel() != attention.window * inner:
             return None  # a state of another network
         from costream.nn.encoder_kernels import BlockSettings, BlockStep

@@ -213,15 +213,15 @@ class BlockStep:
     stay in the cache took 0.75 of the time with four on a Xeon with AVX-512, large ones up to 1.08.
 
     Args:
-        weights: weight and bias of the input and output projections, of both layers of the
-            feed-forward, and of both norms. They may change in place; ``fits`` is False when they
-            have moved.
+        weights: weight and bias, which may be None, of the input and output projections, of both
+            layers of the feed-forward, and of both norms. They may change in place; ``fits`` is
+            False when they have moved.
         keys, values: rings of the stream, [1, h, ...]. ``steps``: its counter, [1].
     """
 
     def __init__(
         self,
-        weights: Sequence[Tensor],
+        weights: Sequence[Tensor | None],
         keys: Tensor,
         values: Tensor,
         steps: Tensor,
@@ -229,12 +229,12 @@ class BlockStep:
     ) -> None:
         self._addresses = _addresses(weights)
         self._kept = weights  # so that the memory stays where the arrays are
-        self._arrays = tuple(weight.detach().numpy() for weight in weights)
+        self._arrays = _arrays(weights)
         self._keys, self._values = keys[0].numpy(), values[0].numpy()
         self._steps, self._window, self._eps = steps.numpy(), settings.window, settings.eps
-        self.width = weights[0].shape[1]
+        self.width = self._arrays[0].shape[1]
         ways = {"1 output": self._trial(settings, False), "4 outputs": self._trial(settings, True)}
-        heads, hidden = len(self._keys), len(weights[4])
+        heads, hidden = len(self._keys), len(self._arrays[4])
         work = f"block, {self.width}, {heads} heads, {hidden} hidden, {settings.window} rows"
         fours = choices.fastest(work, ways) == "4 outputs"
         self._flags = settings.wide, settings.relu, fours
@@ -353,17 +353,15 @@ class StackStep:
 
     def __init__(
         self,
-        first: Sequence[Tensor],
-        last: Sequence[Tensor],
+        first: Sequence[Tensor | None],
+        last: Sequence[Tensor | None],
         heads: int,
         relu: bool,
         eps: Sequence[tuple[float, float]],
     ) -> None:
         self._addresses = _addresses([*first, *last])
         self._kept = first, last  # so that the memory stays where the arrays are
-        self._first, self._last = (
-            tuple(weight.detach().numpy() for weight in weights) for weights in self._kept
-        )
+        self._first, self._last = map(_arrays, self._kept)
         self._heads, self._relu, self._eps = heads, relu, eps
 
     def fits(self, weights: Sequence[Tensor | None]) -> bool:
@@ -389,3 +387,14 @@ class StackStep:
 
 def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:
     return [t.data_ptr() for t in tensors if t is not None]
+
+
+def _arrays(weights: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """Return weights and biases as arrays; a bias that is None is zeros."""
+    found: list[Any] = []
+    for weight in weights:
+        if weight is None:
+            found.append(np.zeros(len(found[-1]), np.float32))
+        else:
+            found.append(weight.detach().numpy())
+    return tuple(found)

@@ -56,6 +56,8 @@ def test_both_forms_agree_and_continue_each_other(data: st.DataObject) -> None:
         logit_scale=data.draw(st.sampled_from([1.0, 8.0])),
         activation=data.draw(st.sampled_from(["relu", "gelu"])),
         final_norm=data.draw(st.booleans()),
+        qkv_bias=data.draw(st.booleans()),
+        out_bias=data.draw(st.booleans()),
     )
     exact = copy.deepcopy(encoder).double()
     state, other, truth = (e.init_state() for e in (encoder, encoder, exact))
@@ -109,6 +111,20 @@ def test_weights_that_change_or_move_are_used() -> None:
     assert compiled_steps(encoder, state)[-1] is None
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_attention_without_biases_is_compiled(depth: int) -> None:
+    encoder = build_encoder(heads=2, depth=depth, qkv_bias=False, out_bias=False)
+    state, other = encoder.init_state(), encoder.init_state()
+    for x in torch.randn(20, 1, 16):
+        out = encoder.forward_step(x, state)
+        first = state.attention.compiled
+        torch.testing.assert_close(out, readable(encoder, x, other), atol=3e-5, rtol=1e-4)
+    assert first is state.attention.compiled is not None  # made once
+    encoder.layers[-1].self_attn.out_proj.bias = torch.nn.Parameter(torch.randn(16))
+    out = encoder.forward_step(x, state)
+    torch.testing.assert_close(out, readable(encoder, x, other), atol=3e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("way", ["1 output", "4 outputs"])
 def test_both_forms_of_products_agree_with_the_readable_one(way: str) -> None:
     encoder = build_encoder(heads=2, embed_dim=18, feedforward=23)
@@ -141,7 +157,7 @@ def test_batches_and_other_precisions_are_not_compiled() -> None:
     exact: Any = partial(build_encoder, heads=2)
     for other in (
         *(to_int8(copy.deepcopy(encoder), 1), deep(attention="soft"), deep(rotary=True)),
-        *(exact(norm_first=True), exact(qkv_bias=False), exact(activation="none")),
+        *(exact(norm_first=True), exact(activation="none")),
     ):
         state = other.init_state()
         other.forward_step(torch.randn(1, 16), state)
