@@ -231,10 +231,12 @@ def test_features_of_several_have_the_twins_that_all_have() -> None:
         return ClipFeatures("", [clip], (width,))
 
     first, second, without = made(3, 2), made(5, 2), made(4, 0)
-    both = joined("both", [first, second]).clips[0]
+    both = joined("both", [first, second], scales=[1.0, 0.3]).clips[0]
+    torch.testing.assert_close(both.tokens[:, :3], first.clips[0].tokens)
+    torch.testing.assert_close(both.tokens[:, 3:], 0.3 * second.clips[0].tokens)
     for k, twin in enumerate(both.twins):
         torch.testing.assert_close(twin[:, :3], first.clips[0].twins[k])
-        torch.testing.assert_close(twin[:, 3:], second.clips[0].twins[k])
+        torch.testing.assert_close(twin[:, 3:], 0.3 * second.clips[0].twins[k])
     assert len(both.twins) == 2
     assert not joined("none", [first, without]).clips[0].twins
 

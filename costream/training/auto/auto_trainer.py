@@ -18,6 +18,7 @@ from costream.training.auto.frontends import (
     JOINED,
     JOINTLY,
     JOINTS,
+    JOINTS_SCALE,
     NETWORKS,
     PEOPLE,
     SOUND,
@@ -203,7 +204,7 @@ class AutoTrainer(SequenceTrainer):
         found = _without_copies(found)
         wanted = settings.frontend
         if wanted is not None and JOINED in wanted:
-            return [joined(wanted, found)]
+            return [joined(wanted, found, scales=_scales(wanted.split(JOINED)))]
         return [*found, *_joined_ones(found)]
 
     def _too_long(
@@ -268,10 +269,16 @@ def _joined_ones(found: Sequence[ClipFeatures]) -> list[ClipFeatures]:
         if all(part in by_name for part in parts):
             runs = joined_frontend(parts) is not None
             several = [by_name[part] for part in parts]
-            both = joined(JOINED.join(parts), several, runs=runs)
+            both = joined(JOINED.join(parts), several, scales=_scales(parts), runs=runs)
             is_one = parts[0] in NETWORKS.values()  # of joints that were found already
             out.append(replace(both, rank=0) if is_one else both)
     return out
+
+
+def _scales(parts: Sequence[str]) -> list[float]:
+    """Return what the features of each part are multiplied by where they are joined."""
+    beside = parts[0] in NETWORKS.values()
+    return [JOINTS_SCALE if beside and part in NETWORKS else 1.0 for part in parts]
 
 
 def _warn_of_nobody(examples: Sequence[Example], found: Sequence[ClipFeatures]) -> None:

@@ -68,7 +68,7 @@ _BODY = "body-15"  # joints that all layouts have
 _STREAMS = ("joint", "bone", "joint_motion")
 _IN_VIDEO = ("joint", "joint_motion")
 # Of joints beside a network's features, to which they are added in cosines of class means.
-_JOINTS_SCALE = 0.3
+JOINTS_SCALE = 0.3
 _MEMORY_S = 2.0  # of origin and heading of a body
 _SAMPLED = 8  # clips that are searched for people
 _PEOPLE = 0.5  # share of their steps with somebody, from which on joints are tried
@@ -364,7 +364,7 @@ def _network(name: str, joints: str = "", *, is_video: bool = True) -> FrontendC
         **card.frontend_arguments,
         "network": network_of(card.arguments),
         "also": list(streams) if joints else [],
-        "scale": _JOINTS_SCALE if joints else 1.0,
+        "scale": JOINTS_SCALE if joints else 1.0,
     }
     module: Any = load_frontend("skeleton-features", **arguments)
     tensors = {  # with the identity in place of the classes

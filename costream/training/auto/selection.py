@@ -65,16 +65,22 @@ class ClipFeatures:
         return HeadFitter([*self.clips, *self.extra], classes, seed, self.parts)
 
 
-def joined(name: str, several: Sequence[ClipFeatures], *, runs: bool = True) -> ClipFeatures:
-    """Return the features of several frontends, in the steps of the first."""
-    clips = []
+def joined(
+    name: str, several: Sequence[ClipFeatures], *, scales: Sequence[float] = (), runs: bool = True
+) -> ClipFeatures:
+    """Return the features of several frontends, in the steps of the first.
+
+    ``scales``: what those of each are multiplied by, if given.
+    """
+    clips, scales = [], scales or [1.0] * len(several)
     for alike in zip(*(features.clips for features in several), strict=True):
         count = len(alike[0].steps)
-        columns = []
-        for clip in alike:
+        columns, mirrored = [], []
+        for clip, scale in zip(alike, scales, strict=True):
             places = np.arange(count) * len(clip.steps) // count
-            columns.append(clip.tokens[torch.from_numpy(clip.steps[places])])
-        twins = [torch.cat(rows, 1) for rows in zip(*(clip.twins for clip in alike), strict=False)]
+            columns.append(scale * clip.tokens[torch.from_numpy(clip.steps[places])])
+            mirrored.append([scale * twin for twin in clip.twins])
+        twins = [torch.cat(rows, 1) for rows in zip(*mirrored, strict=False)]
         made = {"tokens": torch.cat(columns, 1), "steps": np.arange(count), "twins": twins}
         clips.append(replace(alike[0], **made))
     parts = tuple(width for features in several for width in features.parts)
