@@ -203,8 +203,8 @@ class AutoTrainer(SequenceTrainer):
         _warn_of_nobody(data.training, found)
         found = _without_copies(found)
         wanted = settings.frontend
-        if wanted is not None and JOINED in wanted:
-            return [joined(wanted, found, scales=_scales(wanted.split(JOINED)))]
+        if wanted is not None and len(found) > 1:
+            return [joined(wanted, found, scales=_scales([features.name for features in found]))]
         return [*found, *_joined_ones(found)]
 
     def _too_long(
