@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import cast
@@ -12,9 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from costream.bench.ways import Look, Seen, Subject, Way, runtime
+from costream.bench.ways import Alike, Look, Seen, Subject, Way, runtime
 from costream.core.errors import ModelError
+from costream.core.layouts import COCO_17, MEDIAPIPE_33
 from costream.core.records import FeatureRow, VideoFrame
+from costream.evaluation.metrics.detection import take_best
+from costream.evaluation.metrics.joints import joint_similarity
 from costream.models.base import StepResult
 from costream.models.catalogue import load_model
 from costream.models.export import export_step
@@ -34,6 +38,8 @@ from costream.options.budget import Budget
 from costream.runtime.budget import controller
 
 _PERSONS = 8  # whose joints are found, at most
+_COCO = [MEDIAPIPE_33.joints.index(joint) for joint in COCO_17.joints]
+_NOISE = 1  # of 255
 _NEAR = 0.1  # of a person's extent, within which a joint is the same
 _SEEN = 0.5  # score from which on a joint is compared
 _SHARE = Budget.parse("33%")  # of the operations in full: 18.6 of the 56.4 million of cooadtr
@@ -45,7 +51,10 @@ Persons = Sequence[DetectedPerson]
 def pose_subject(scratch: Path) -> tuple[Subject, list[str]]:
     """Return the joints of everybody, the detector's looks included, and what is left out.
 
-    Alike: twice the joints at most a tenth of their person's extent apart, of all joints.
+    Alike: twice the pairs of persons with an OKS of at least 0.5 (and 0.75), of all persons of this
+    way and of the network in full, so that who is lost or found beside counts as not alike. Near
+    joints: twice those at most a tenth of their person's extent apart, of all. The same pictures
+    with noise, in full, say how far the network repeats itself.
     """
     network, notes = cast(BlazePose, pose_network(ESTIMATOR)), []
     ways = [
@@ -53,6 +62,11 @@ def pose_subject(scratch: Path) -> tuple[Subject, list[str]]:
         Way(
             "who has moved, looks where something moves",
             lambda: _finding(PoseEstimator(network, _PERSONS)),
+        ),
+        Way(
+            f"in full, pictures with noise of {_NOISE}",
+            lambda: _finding(PoseEstimator(network, _PERSONS, sparing=False)),
+            _noisy,
         ),
     ]
     try:
@@ -62,7 +76,7 @@ def pose_subject(scratch: Path) -> tuple[Subject, list[str]]:
         ways.append(Way(name, lambda: _finding(PoseEstimator(exported, _PERSONS, sparing=False))))
     except ModelError as error:
         notes.append(f"left out: ONNX Runtime ({error})")
-    return Subject(ESTIMATOR, ways, BOX, _GAP_S, _joints_alike), notes
+    return Subject(ESTIMATOR, ways, BOX, _GAP_S, _persons_alike), notes
 
 
 class _OnnxPose:
@@ -84,11 +98,22 @@ def _finding(estimator: PoseEstimator) -> Look:
 
     def look(frame: VideoFrame) -> Seen:
         before = estimator.looks
+        height, width, _ = frame.rgb.shape
         found = estimator.find(frame.rgb, frame.time_s)
         crops = 0 if estimator.ran is None else estimator.ran.macs
-        return Seen(found, crops + (estimator.looks - before) * _look_macs(*frame.rgb.shape[:2]))
+        unit = np.array((width / height, 1), np.float32)  # of places: the height, on both sides
+        persons = [replace(each, places=unit * each.places) for each in found]
+        return Seen(persons, crops + (estimator.looks - before) * _look_macs(height, width))
 
     return look
+
+
+def _noisy(frame: VideoFrame) -> VideoFrame:
+    """Return a picture to which noise was added: whole numbers up to ``_NOISE``, each as likely."""
+    rgb = frame.rgb
+    noise = np.random.default_rng(frame.i).integers(-_NOISE, _NOISE + 1, rgb.shape)
+    noisy = (rgb + noise).clip(0, 255).astype(np.uint8)
+    return replace(frame, convert=partial(np.asarray, noisy))
 
 
 @cache
@@ -101,13 +126,34 @@ def _look_macs(height: int, width: int) -> int:
     return operations.total
 
 
-def _joints_alike(full: Sequence[Persons], found: Sequence[Persons]) -> float | None:
-    """Return twice the pairs of joints near each other, of all joints; None without any."""
-    total = sum(
-        int((each.scores > _SEEN).sum()) for way in (full, found) for p in way for each in p
+def _persons_alike(full: Sequence[Persons], found: Sequence[Persons]) -> Alike:
+    """Return the shares of persons and of joints that are the same; None without any."""
+    pictures = list(zip(full, found, strict=True))
+    persons = sum(len(one) + len(other) for one, other in pictures)
+    seen = sum(
+        int((each.scores > _SEEN).sum())
+        for both in pictures
+        for persons in both
+        for each in persons
     )
-    near = sum(_near_joints(one, other) for one, other in zip(full, found, strict=True))
-    return 2 * near / total if total else None
+    halves, closely = (
+        2 * sum(_pairs(one, other, least) for one, other in pictures) / persons if persons else None
+        for least in (0.5, 0.75)
+    )
+    near = sum(_near_joints(one, other) for one, other in pictures)
+    return Alike(halves, closely, 2 * near / seen if seen else None)
+
+
+def _pairs(full: Persons, found: Persons, least: float) -> int:
+    """Return how many persons of a picture have a partner with an OKS of at least ``least``."""
+    likeness = np.array([[_similarity(one, other) for other in found] for one in full])
+    return int(take_best(likeness, least).sum()) if full and found else 0
+
+
+def _similarity(full: DetectedPerson, other: DetectedPerson) -> float:
+    """Return the OKS of a person with one of the network in full; hidden joints do not count."""
+    seen = full.scores[_COCO] > _SEEN
+    return joint_similarity(full.places[_COCO], seen, other.places[_COCO])
 
 
 def _near_joints(persons: Persons, others: Persons) -> int:
@@ -203,5 +249,5 @@ def _label(result: StepResult) -> int:
     return int(result.probabilities[0].argmax())
 
 
-def _labels_alike(full: Sequence[int], found: Sequence[int]) -> float:
-    return sum(one == other for one, other in zip(full, found, strict=True)) / len(full)
+def _labels_alike(full: Sequence[int], found: Sequence[int]) -> Alike:
+    return Alike(sum(one == other for one, other in zip(full, found, strict=True)) / len(full))

@@ -15,7 +15,7 @@ import torch
 
 from costream.bench.changes import label_subject, pose_subject
 from costream.bench.timing import quiet_torch
-from costream.bench.ways import COLUMNS, Films, Look, Seen, Subject, Way, rows_of, runtime
+from costream.bench.ways import COLUMNS, Alike, Films, Look, Seen, Subject, Way, rows_of, runtime
 from costream.core.errors import ModelError, SourceError, UsageError
 from costream.core.processor import processor
 from costream.core.records import Box, VideoFrame
@@ -53,8 +53,8 @@ def objects_table(
 
     A time is the mean of the processor time from a picture in memory to its boxes, on one thread.
     Alike, of detectors (others: see ``bench.changes``): twice the pairs of boxes of one label that
-    overlap by half, of all boxes of this way and of the network in full, above the model's
-    threshold. Networks without weights here have random ones, and no boxes.
+    have an IoU of 0.5 (and 0.75), of all boxes of this way and of the network in full, above the
+    model's threshold. Networks without weights here have random ones, and no boxes.
 
     Raises SourceError for films that cannot be read, ModelError and UsageError for wrong models.
     """
@@ -266,17 +266,17 @@ def _alike(
     model: DetectorModel | ObjectModel,
     full: Sequence[tuple[Box, ...]],
     found: Sequence[tuple[Box, ...]],
-) -> float | None:
-    """Return the share of boxes, from the model's thresholds on, that have a partner."""
+) -> Alike:
+    """Return the shares of boxes, from the model's thresholds on, that have a partner."""
     card = model.info.card
     if card.untrained:
-        return None
+        return Alike(None)
     least = card.timeline.threshold_of
-    ways = [
+    one, other = (
         [
             detected(tuple(b for b in boxes if b.score >= least(b.label)), card.labels)
             for boxes in way
         ]
         for way in (full, found)
-    ]
-    return number(boxes_alike(*ways))
+    )
+    return Alike(*(number(boxes_alike(one, other, overlap)) for overlap in (0.5, 0.75)))

@@ -20,7 +20,10 @@ from costream.models.objects.changes import FIRST
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
 
-COLUMNS = ("network", "way", "CPU ms a picture", "to full", "operations", "alike")
+COLUMNS = (
+    *("network", "way", "CPU ms a picture", "to full", "operations"),
+    *("alike", "alike at 0.75", "near joints"),
+)
 _TURN = 10  # pictures of a way at a time, so that it finds its own numbers in the cache
 _WARM_UP = FIRST + 3  # pictures, until places that have changed are computed
 
@@ -36,10 +39,25 @@ Look: TypeAlias = Callable[[VideoFrame], Seen]
 
 
 class Way(NamedTuple):
-    """A way to compute a network: ``begin`` returns the function for the pictures of a film."""
+    """A way to compute a network: ``begin`` returns the function for the pictures of a film.
+
+    ``change``: what is done to each picture before, which is not timed.
+    """
 
     name: str
     begin: Callable[[], Look]
+    change: Callable[[VideoFrame], VideoFrame] | None = None
+
+
+class Alike(NamedTuple):
+    """How far what two ways found is the same, from 0 to 1; None: not comparable.
+
+    ``alike``: labels, boxes with an IoU of at least 0.5, or persons with an OKS of at least 0.5.
+    """
+
+    alike: float | None
+    closely: float | None = None  # the same of boxes or persons at 0.75
+    near_joints: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,15 +73,15 @@ class Films:
 class Subject:
     """A network and the ways to compute it, the first of them in full.
 
-    ``box``: width and height into which pictures are fitted; None: as they are. ``alike`` returns
-    how far what two ways found in the pictures is the same, from 0 to 1; None: not comparable.
+    ``box``: width and height into which pictures are fitted; None: as they are. ``alike`` compares
+    what two ways found in the pictures, that of the network in full first.
     """
 
     name: str
     ways: Sequence[Way]
     box: tuple[int, int] | None
     gap_tolerance_s: float
-    alike: Callable[[Sequence[Any], Sequence[Any]], float | None]
+    alike: Callable[[Sequence[Any], Sequence[Any]], Alike]
 
 
 def runtime(package: str, name: str) -> str:
@@ -86,7 +104,9 @@ def rows_of(subject: Subject, films: Films) -> list[tuple[Cell, ...]]:
         looks = [way.begin() for way in ways]
         for first in range(0, len(frames), _TURN):
             for k, look in enumerate(looks):
+                change = ways[k].change
                 for frame in frames[first : first + _TURN]:
+                    frame = frame if change is None else change(frame)
                     began = time.process_time()
                     what, count = look(frame)
                     times[k].append(1e3 * (time.process_time() - began))
@@ -98,9 +118,9 @@ def rows_of(subject: Subject, films: Films) -> list[tuple[Cell, ...]]:
         counts = [count for count in macs[k] if count is not None]
         share = sum(counts) / sum(filter(None, macs[0])) if counts else None
         compared = all(what is not None for what in (*found[0], *found[k]))
-        alike = subject.alike(found[0], found[k]) if compared else None
+        alike = subject.alike(found[0], found[k]) if compared else Alike(None)
         mean = statistics.fmean(times[k])
-        rows.append((subject.name, way.name, mean, mean / base, share, alike))
+        rows.append((subject.name, way.name, mean, mean / base, share, *alike))
     return rows
 
 

@@ -142,7 +142,12 @@ def test_networks_of_joints_and_labels_are_compared_with_themselves_in_full() ->
     )
     ways = {name: [row for row in rows if row["network"] == name] for name in ("pose", "encoder")}
     ways["cooadtr"] = [row for row in rows if row["network"].startswith("cooadtr")]
-    assert [len(found) for found in ways.values()] == [3, 3, 3]
+    assert [len(found) for found in ways.values()] == [4, 3, 3]
+    noisy = ways["pose"].pop(2)
+    assert "noise of 1" in noisy["way"]
+    assert 0.9 < noisy["near joints"] < 1
+    assert noisy["operations"] == pytest.approx(1, abs=0.1)
+    assert ways["pose"][0]["alike at 0.75"] == ways["pose"][0]["near joints"] == 1
     for full, changed, onnx in ways.values():
         assert full["operations"] == full["to full"] == full["alike"] == 1
         assert changed["operations"] < 0.9

@@ -110,10 +110,15 @@ def box_pairs(first: DetectedBoxes, second: DetectedBoxes, threshold: float = 0.
     return pairs
 
 
-def boxes_alike(full: Sequence[DetectedBoxes], found: Sequence[DetectedBoxes]) -> float:
-    """Return twice the pairs of boxes of the same images, divided by all boxes; NaN without any."""
+def boxes_alike(
+    full: Sequence[DetectedBoxes], found: Sequence[DetectedBoxes], threshold: float = 0.5
+) -> float:
+    """Return twice the pairs of boxes of the same images, divided by all boxes; NaN without any.
+
+    ``threshold``: the least intersection over union.
+    """
     total = sum(len(one.boxes) for boxes in (full, found) for one in boxes)
-    pairs = sum(map(box_pairs, found, full))
+    pairs = sum(box_pairs(one, other, threshold) for one, other in zip(found, full, strict=True))
     return 2 * pairs / total if total else float("nan")
 
 
