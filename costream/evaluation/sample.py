@@ -61,7 +61,8 @@ def measure(model: Model, path: Path, truth: SampleTruth, end_s: float | None = 
         named = {segment[2] for segment in truth}
         rows = rows * np.array([label in named for label in labels])
         nothing = 1.0 - rows.max(1, initial=0.0, keepdims=True)
-        predicted = np.where(rows.max(1) >= card.timeline.threshold, predicted, len(labels))
+        seen = rows.max(1) >= card.timeline.threshold
+        predicted = np.where(seen, rows.argmax(1), len(labels))
         rows, labels = np.hstack([rows, nothing]), [*labels, None]
     starts = [segment[0] for segment in truth]
     moments = np.array(sink.times) - card.delay_s
