@@ -78,7 +78,8 @@ def model_for(name: str, kind: SourceKind | None, licence: AllowedLicence | None
         return SOUND
     if kind == "skeleton" and licence == "any":
         return SKELETON
-    what = f"no model under a free licence takes {kind}"
+    taken = "skeletons" if kind == "skeleton" else kind
+    what = f"no model under a free licence takes {taken}"
     raise UsageError(what, where="-m auto", hint=_HINTS[kind])
 
 

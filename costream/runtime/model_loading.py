@@ -54,12 +54,17 @@ def load(options: Options, kind: SourceKind | None = None) -> Model:
 
     Raises ModelError as ``load_model``, UsageError if ``auto`` has none for the kind.
     """
+    name = model_for(options.model, kind, options.licence)
     with loading():
-        from costream.models.catalogue import load_model
+        from costream.models.catalogue import check_licence, find_weights, load_model
 
+        if name != AUTO:  # refused before the seconds of importing torch
+            check_licence(name, options.weights, options.licence)
+            for part in filter(None, map(str.strip, name.split(","))):
+                find_weights(part, options.weights)
         prepare_torch(options.threads)
         model = load_model(
-            model_for(options.model, kind, options.licence),
+            name,
             weights=options.weights,
             device=options.device,
             dtype=options.dtype or "float32",

@@ -58,6 +58,7 @@ class ConnectionOptions:
     transport: Literal["tcp", "udp"] = "tcp"  # RTSP
     speed: float | None = None  # play files as feeds at this factor; None: do not
     keeper: PacketListener | None = None
+    name: str = ""  # of the feed, in messages; empty: its address, without a password
     follow: bool = False  # text files: read only appended lines, as tail -F does
     tls_verify: bool = False  # refuse servers with invalid certificates
     zero_s: float | None = None  # time.monotonic() at 0 s of the source; None: when opened

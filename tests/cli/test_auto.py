@@ -16,7 +16,8 @@ from costream.models.catalogue import find_weights
 from costream.weights_io.file import read_card
 from costream.weights_io.licences import licence_class
 from kit.media import excerpt, make_video
-from kit.paths import SAMPLES
+from kit.paths import ROOT, SAMPLES
+from kit.program import python
 from kit.runs import records, refused, rows, run
 
 BOTH = f"{DETECTOR},{SOUND}"
@@ -67,11 +68,31 @@ def test_one_table_of_all(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind", "cure"),
-    [("moves.csv", "skeleton", "-m costgcn"), ("rows.npy", "features", "-m")],
+    [("moves.csv", "skeletons", "-m costgcn"), ("rows.npy", "features", "-m")],
 )
 def test_what_no_free_model_takes_is_refused(folder: Path, name: str, kind: str, cure: str) -> None:
     line = refused(2, f"no model under a free licence takes {kind}", "detect", folder / name)
     assert cure in line
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("samples/moves.csv",),
+        ("samples/room.mp4", "-m", "nobody"),
+        ("samples/room.mp4", "-m", "cooadtr", "--licence", "free"),
+    ],
+)
+def test_a_model_is_refused_before_torch_is_imported(call: tuple[str, ...]) -> None:
+    """Which takes seconds on a busy machine."""
+    script = (
+        "import sys\n"
+        "from costream.__main__ import main\n"
+        f"code = main({['detect', *call]!r})\n"
+        "sys.exit(9 if 'torch' in sys.modules else code)\n"
+    )
+    done = python("-c", script, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (5 if "nobody" in call else 2, "")
 
 
 @pytest.mark.long
@@ -151,7 +172,7 @@ def test_values_in_memory(folder: Path) -> None:
     taken = costream.detect((frame for frame in frames), rate_hz=5).collect()
     assert (taken.header.model, taken.summary.steps) == (BOTH, 6)
     assert costream.listen(np.zeros(32_000, np.float32), rate_hz=32_000).header.model == SOUND
-    with pytest.raises(UsageError, match="no model under a free licence takes skeleton"):
+    with pytest.raises(UsageError, match="no model under a free licence takes skeletons"):
         costream.detect(np.zeros((9, 25, 3), np.float32), rate_hz=9)
 
 

@@ -17,7 +17,7 @@ from costream.sources.base import SourceOptions
 from costream.sources.media.audio_source import AudioSource
 from costream.sources.media.sound_file import CHAINED
 from kit.media import chirps, make_audio, make_sound, make_video, noise
-from kit.paths import PACKS
+from kit.paths import PACKS, ROOT
 from kit.reading import Contents, contents
 
 SOUND = AudioFormat(16000, 4000)
@@ -362,6 +362,7 @@ def test_no_sound(tmp_path: Path) -> None:
     for path, message in (
         (header, "it contains no samples"),
         (silent, "there is no sound in it, only video"),
+        (ROOT / "samples" / "report.png", "there is no sound in it, only a picture"),
         (tmp_path / "empty.wav", "the file is empty"),
         (tmp_path / "text.wav", "this is text, not sound (it begins with 'Dear reader,')"),
         (tmp_path / "junk.mp3", "this is not sound that can be read"),

@@ -95,12 +95,30 @@ def test_the_largest_of_several_pictures(
     film: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     large = make_video(tmp_path / "large.ts", 4 * RATE, size=(192, 128), keyframe_every=RATE)
-    with camera(film, large) as url, Reader(feed(url, timeout_s=5.0)) as reader:
+    with camera(film, large) as url, Reader(feed(url, timeout_s=5.0, name="gate")) as reader:
         reader.more(10)
         assert {frame.rgb.shape for frame in frames_of(reader)} == {(128, 192, 3)}
-    assert [line.partition(": ")[2] for line in caplog.messages] == [
-        "of 2 video streams 2 (192x128) is read, not 1 (96x64); choose with --stream"
+    assert caplog.messages == [
+        "gate: of 2 video streams 2 (192x128) is read, not 1 (96x64); choose with --stream"
     ]
+
+
+def test_a_picture_size_that_changes_is_told_once(tmp_path: Path) -> None:
+    """A camera that sends a second of each, again and again."""
+    parts = [
+        make_video(tmp_path / f"{width}.ts", RATE, size=(width, 64), keyframe_every=RATE)
+        for width in (96, 128)
+    ]
+    both = tmp_path / "both.ts"
+    both.write_bytes(b"".join(part.read_bytes() for part in parts))
+    with camera(both) as url, Reader(feed(url, timeout_s=5.0)) as reader:
+        reader.more(5 * RATE)
+        widths = [frame.rgb.shape[1] for frame in frames_of(reader)]
+        told = [fault for fault in reader.faults if fault.count == 0]
+    assert sum(a != b for a, b in pairwise(widths)) >= 3
+    assert [fault.message for fault in told] == ["the picture size changes to 128x64 pixels"]
+    first = frames_of(reader)[widths.index(128)]
+    assert told[0].time_s == pytest.approx(first.time_s)
 
 
 @pytest.mark.parametrize("stream", ["1", "96x64"])

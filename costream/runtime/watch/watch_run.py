@@ -227,6 +227,7 @@ class WatchRun:
                 tls_verify=options.tls_verify if spec.tls_verify is None else spec.tls_verify,
                 speed=options.speed if options.realtime else None,
                 keeper=self._alerts.ring(spec.name),
+                name=spec.name,
                 follow=is_text and not options.realtime,
                 zero_s=zero_s,
             ),

@@ -84,6 +84,7 @@ class FeedSource:
                 hint="use its microphone: mic or mic:NAME",
             )
         self._connecting = self._options.connecting or ConnectionOptions()
+        self._called = self._connecting.name or self._where
         self._stop = StopEvent()
         self._backoff = Backoff()
         self._state = Connection("connecting")
@@ -208,7 +209,7 @@ class FeedSource:
         self._link, self._live_s = link, None
         if link.choice != self._choice:
             self._choice = link.choice
-            log.warning("%s: %s", self._where, link.choice)
+            log.warning("%s: %s", self._called, link.choice)
         try:
             for item in track.run(link, "" if outage is None else outage.reason):
                 if not isinstance(item, Fault):
@@ -227,7 +228,7 @@ class FeedSource:
     def _arrive(self) -> None:
         """Record that the feed is live."""
         if self._outage is not None:
-            log.info("%s: live again (%s)", self._where, self._outage.reason)
+            log.info("%s: live again (%s)", self._called, self._outage.reason)
         again = self._state.reconnects + (1 if self._been_live else 0)
         self._live_s, self._been_live, self._outage = time.monotonic(), True, None
         self._state = Connection("live", reconnects=again)

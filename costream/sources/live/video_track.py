@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,7 @@ import av
 from av.packet import Packet
 from av.video.stream import VideoStream
 
-from costream.core.records import Gap, Item
+from costream.core.records import Fault, Gap, Item
 from costream.sources.base import SourceOptions
 from costream.sources.live.connection import FeedConnection
 from costream.sources.live.feed_track import FeedDecodeErrors, FeedTrack
@@ -20,9 +19,8 @@ from costream.sources.media.decode_errors import LOST
 from costream.sources.media.frame_numbers import FrameNumbers
 from costream.sources.media.lazy_image import Framer
 from costream.sources.media.timing import has_time_stamps
-from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
+from costream.sources.media.video_decoder import OTHER_SIZE, DecodedFrame, VideoDecoder
 
-log = logging.getLogger("costream")
 AFTER = "frame(s) predicted from damaged or lost ones"
 # Frames counted after a loss: streams that refresh in parts have no keyframes.
 MOST_AFTER = 600
@@ -66,13 +64,15 @@ class VideoTrack(FeedTrack):
         super().__init__(options, where, began_s)
         self._framer = Framer(options)
         self._count = 0
-        self._size: tuple[int, int] | None = None
+        self._newest: tuple[int, int] | None = None  # size of the newest picture
+        self._sizes: set[tuple[int, int]] = set()  # told in this connection
 
     def run(self, link: FeedConnection, reason: str) -> Iterator[Item]:
         """Yield VideoFrame, Gap and Fault items."""
         stream = link.stream
         assert isinstance(stream, VideoStream)
         self._framer.prepare(stream)
+        self._sizes = set() if self._newest is None else {self._newest}
         self.clock.restart()
         losses = _Losses(stream, self.damage)
         decoder = VideoDecoder(
@@ -115,9 +115,11 @@ class VideoTrack(FeedTrack):
     def _frame(self, decoded: DecodedFrame, stream: VideoStream) -> Iterator[Item]:
         picture = decoded.picture
         size = (picture.width, picture.height)
-        if self._size not in (None, size):
-            log.warning("%s: the frame size is now %dx%d", self._where, *size)
-        self._size = size
+        if size not in self._sizes:
+            if self._sizes:  # once for each connection: some streams alternate
+                yield Fault(decoded.time_s, OTHER_SIZE.format(*size), count=0)
+            self._sizes.add(size)
+        self._newest = size
         yield from self.damage.report(decoded.time_s, not picture.is_corrupt)
         aspect = stream.sample_aspect_ratio
         yield self._framer.frame(self._count, decoded, aspect, self.due_s(decoded.time_s))

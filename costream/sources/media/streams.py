@@ -12,6 +12,7 @@ from av.video.stream import VideoStream
 
 from costream.core.errors import SourceError, display_name
 from costream.core.pyav import open_input
+from costream.sources.media.timing import is_picture
 
 # Flags from FFmpeg's headers.
 ATTACHED_PICTURE = 0x400  # AV_DISPOSITION_ATTACHED_PIC: the cover of a song
@@ -83,8 +84,9 @@ def audio_stream(container: InputContainer, where: str) -> AudioStream:
             return stream
     if container.streams.audio:
         raise SourceError("there is no decoder for its sound", where=display_name(where))
-    video = ", only video" if container.streams.video else ""
-    raise SourceError(f"there is no sound in it{video}", where=display_name(where))
+    only = ", only a picture" if is_picture(container) else ", only video"
+    shown = only if container.streams.video else ""
+    raise SourceError(f"there is no sound in it{shown}", where=display_name(where))
 
 
 def media_streams(path: str) -> tuple[bool, bool]:

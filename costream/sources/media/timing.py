@@ -32,10 +32,15 @@ _Y4M_RATE = re.compile(rb" F0*[1-9]\d*:0*[1-9]")
 ARBITRARY_CLOCK = 0x200  # AVFMT_TS_DISCONT: transport and program streams
 
 
+def is_picture(container: InputContainer) -> bool:
+    """Return whether the format is of still pictures, such as PNG; a pipe may send several."""
+    name = container.format.name
+    return name in _PICTURES or "_pipe" in name
+
+
 def has_time_stamps(container: InputContainer) -> bool:
     """Return whether the format stores time stamps; for others FFmpeg counts frames."""
-    name = container.format.name
-    return not (container.format.flags & NO_TIME_STAMPS or name in _PICTURES or "_pipe" in name)
+    return not (container.format.flags & NO_TIME_STAMPS or is_picture(container))
 
 
 def has_rate(path: str, file: Readable | None, head: bytes) -> bool:

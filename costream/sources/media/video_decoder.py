@@ -28,6 +28,7 @@ from costream.sources.media.timing import (
 )
 
 DEFAULT_RATE = Fraction(25)
+OTHER_SIZE = "the picture size changes to {}x{} pixels"
 _PICTURES = ("image2", "jpeg_pipe")  # demuxers of still pictures
 
 

@@ -21,7 +21,7 @@ from costream.sources.media.media_source import MediaSource
 from costream.sources.media.prefetch import Prefetcher
 from costream.sources.media.streams import choice_remark, video_stream
 from costream.sources.media.timing import end_s, has_rate, has_time_stamps
-from costream.sources.media.video_decoder import DecodedFrame, VideoDecoder
+from costream.sources.media.video_decoder import OTHER_SIZE, DecodedFrame, VideoDecoder
 
 # Distances before the start to seek to; the second is for when the nearest keyframe fails.
 SEEK_BACK_S = (0.0, 10.0)
@@ -30,7 +30,6 @@ PREFETCH_FRAMES = 16
 PREFETCH_BYTES = 32 << 20
 # A picture that is held for up to _HELD_S is repeated at least every _AGAIN_S.
 _HELD_S, _AGAIN_S = 10.0, 0.5
-_OTHER_SIZE = "the picture size changes to {}x{} pixels"
 
 
 @source("video", kind="video", order=5)
@@ -136,7 +135,7 @@ class VideoSource(MediaSource[VideoDecoder]):
             frame = self._frame(i, decoded)
             if frame.size not in sizes:
                 if sizes:  # report each size once: some streams alternate
-                    yield Fault(frame.time_s, _OTHER_SIZE.format(*frame.size or (0, 0)), count=0)
+                    yield Fault(frame.time_s, OTHER_SIZE.format(*frame.size or (0, 0)), count=0)
                 sizes.add(frame.size)
             yield from self._held(held, decoded.time_s)
             yield frame

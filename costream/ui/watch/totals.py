@@ -11,8 +11,6 @@ from costream.core.formatting import counted, saving, short_time
 from costream.core.status import FeedStatus, WatchStatus
 from costream.ui.console import is_unicode, print_line
 from costream.ui.watch.rows import (
-    NAME_WIDTH,
-    STATE_WIDTH,
     display_text,
     state_style,
     state_word,
@@ -58,12 +56,16 @@ def print_totals(console: Console, status: WatchStatus) -> None:
 
 
 def _table(feeds: tuple[FeedStatus, ...], width: int, *, unicode: bool) -> Table:
-    """Return the totals of all feeds; on narrow terminals some columns are left out."""
+    """Return the totals of all feeds.
+
+    Where the terminal is too narrow for the names, columns are left out: zeros first.
+    """
     counts = {name: [str(getattr(feed, name)) for feed in feeds] for name in _COUNTS}
     widths = {name: max(map(len, (name, *counts[name]))) + _APART for name in _COUNTS}
     longest = max((cell_len(display_text(feed.name, unicode=unicode)) for feed in feeds), default=0)
-    room = width - min(longest, NAME_WIDTH) - STATE_WIDTH - 2 * _APART
-    for name in _REMOVED_FIRST:
+    words = max((len(state_word(feed.state)) for feed in feeds), default=0)
+    room = width - min(longest, width // 2) - words - 2 * _APART
+    for name in sorted(_REMOVED_FIRST, key=lambda name: any(n != "0" for n in counts[name])):
         if sum(widths.values()) > room:
             del widths[name]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
