@@ -19,7 +19,7 @@ from costream.core.errors import UsageError
 from costream.evaluation.clips import sequence_scores, without
 from costream.evaluation.metrics.sequence_metrics import fuse
 from costream.labels.copies import join_copies
-from costream.labels.examples import Example, split, to_examples
+from costream.labels.examples import Example, name_matcher, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import BACKGROUNDS, Recording
 from costream.models.build import build, new_network
@@ -102,10 +102,13 @@ class SequenceTrainer(ABC):
     def labels(self, found: set[str], card: Card) -> tuple[str, ...]:
         """Return the labels to learn, the background first. ``found``: labels of the examples.
 
-        Classes named like the model's background or like one of ``backgrounds`` become one.
+        Classes named like the model's background or like one of ``backgrounds`` become one. If they
+        are all those of the model, they have its order.
         """
         backgrounds = () if card.background is None else (card.background,)
-        return background_first(found, (*backgrounds, *self.backgrounds))
+        labels = background_first(found, (*backgrounds, *self.backgrounds))
+        is_same = {*labels} == {*card.labels} and labels[0] == card.labels[0]
+        return card.labels if is_same else labels
 
     @abstractmethod
     def fit(self, setup: TrainSetup, data: TrainingData, workspace: Workspace) -> TrainResult:
@@ -153,8 +156,9 @@ class SequenceTrainer(ABC):
     def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
         """Return the network to train for these labels, the first of which is the background.
 
-        The network starts from the base weights, except its classifier; with ``scratch`` only the
-        architecture is used. The frontend always has the base weights.
+        The network starts from the base weights, its classifier for the labels that the base has
+        too; with ``scratch`` only the architecture is used. The frontend always has the base
+        weights.
         """
         card = replace(
             base.card,
@@ -198,6 +202,10 @@ class SequenceTrainer(ABC):
         listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])
         groups = f"by the column {settings.group!r}" if settings.group else "by file or group"
         start = f"started from {origin}" if origin else "trained from scratch"
+        if origin:
+            rows = zip(card.labels, base_rows(card.labels, workspace.base.card), strict=True)
+            known = [label for label, row in rows if row is not None]
+            start += f" and its weights of {', '.join(known)}" if known else ""
         start += ", frontend fine-tuned" if settings.fine_tune else ""
         scores, verdict = _validation(card, result, data, settings, self.remedy(card, settings))
         verdict += f"; {result.reason}" if result.reason else ""
@@ -230,19 +238,45 @@ class SequenceTrainer(ABC):
 def fitting_tensors(card: Card, base: Weights, settings: TrainSettings) -> dict[str, Tensor]:
     """Return the base weights that fit the network of a card, and random ones for the rest.
 
-    The frontend is that of the base. With ``scratch`` the network is random; with other labels
-    its classifier is.
+    The frontend is that of the base. With ``scratch`` the network is random; otherwise its
+    classifier is, for labels that the base does not have.
     """
     torch.manual_seed(settings.seed)
     merged = {k: v for k, v in base.tensors.items() if k.startswith("frontend.")}
+    rows = [] if settings.scratch else base_rows(card.labels, base.card)
     for key, fresh in new_network(card).state_dict().items():
         name = f"network.{key}"
         stored = None if settings.scratch else base.tensors.get(name)
-        # A stored classifier fits only the labels it was trained on.
-        kept = card.labels == base.card.labels or not name.startswith(_CLASSIFIERS)
-        fits = stored is not None and kept and stored.shape == fresh.shape
-        merged[name] = stored if stored is not None and fits else fresh
+        if stored is not None and name.startswith(_CLASSIFIERS):
+            stored = _with_rows(fresh, stored, rows, base.card)
+        merged[name] = stored if stored is not None and stored.shape == fresh.shape else fresh
     return merged
+
+
+def base_rows(labels: Sequence[str], base: Card) -> list[int | None]:
+    """Return which of the base model's labels each label is, None for new ones.
+
+    All are new if only the background is not.
+    """
+    match = name_matcher(base.labels)
+    names = [match(label) for label in labels]
+    if not any(name for name in names if name != base.background):
+        return [None] * len(labels)
+    return [None if name is None else base.labels.index(name) for name in names]
+
+
+def _with_rows(
+    fresh: Tensor, stored: Tensor, rows: Sequence[int | None], base: Card
+) -> Tensor | None:
+    """Return weights of a classifier in which the known labels have their ``rows`` of the base.
+
+    None if the layer does not have one for each label.
+    """
+    if len(stored) != len(base.labels) or stored.shape[1:] != fresh.shape[1:]:
+        return None
+    return torch.stack(
+        [new if row is None else stored[row].to(new) for new, row in zip(fresh, rows, strict=True)]
+    )
 
 
 def _validation(

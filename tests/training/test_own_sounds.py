@@ -118,3 +118,34 @@ def test_what_was_fitted_to_other_labels_is_not_kept(base, tmp_path):
     trainer, start = AudioTrainer(), replace(stored, card=known)
     assert trainer.setup(start, ("silence", "saw"), settings).card.familiarity is None
     assert trainer.setup(start, known.labels, settings).card.familiarity == known.familiarity
+
+
+def test_labels_that_the_base_has_start_from_its_weights(base, tmp_path):
+    start, settings = read_weights(base), train_settings(tmp_path / "own.safetensors")
+    other, known = "zither", start.card.labels[1]
+    network = AudioTrainer().setup(start, ("silence", known.upper(), other), settings).network
+    weight, stored = network.head.weight, start.tensors["network.head.weight"].float()
+    torch.testing.assert_close(weight[:2], stored[[0, 1]], rtol=0, atol=0)
+    assert not any(torch.equal(weight[2], row) for row in stored)
+
+
+def test_a_base_that_knows_none_of_the_labels_keeps_no_row(base, tmp_path):
+    start, settings = read_weights(base), train_settings(tmp_path / "own.safetensors")
+    network = AudioTrainer().setup(start, ("silence", "zither", "lute"), settings).network
+    stored = start.tensors["network.head.weight"].float()
+    assert not torch.equal(network.head.weight[0], stored[0])
+
+
+def test_labels_of_the_base_have_its_order(base):
+    stored = read_weights(base).card
+    card = replace(stored, labels=(stored.labels[0], *sorted(stored.labels[1:], reverse=True)))
+    assert AudioTrainer().labels(set(card.labels), card) == card.labels
+    more = AudioTrainer().labels({*card.labels, "a"}, card)
+    assert more == (card.labels[0], "a", *sorted(card.labels[1:]))
+
+
+def test_nothing_need_be_held_out(base, data, tmp_path):
+    path = tmp_path / "own.safetensors"
+    given = ("--data", data, "-o", path, "--validation", 0, "--steps", 2, "--no-cache")
+    run("train", base, *given)
+    assert read_card(path).metrics == {}

@@ -95,7 +95,7 @@ class AudioReader:
         # The preceding example is of any class, and changes little when examples come and go.
         order = sorted(range(len(examples)), key=lambda k: example_seed(examples[k], self._seed))
         bar = tqdm(order, "listening", file=sys.stderr, disable=None, leave=False)
-        before = dict(zip(order, [order[-1], *order], strict=False))
+        before = dict(zip(order, order[-1:] + order, strict=False))
         found = of_each(bar, lambda k: self._read(examples[k], examples[before[k]]))
         self._wave.cache_clear()
         out = dict(zip(order, found, strict=True))

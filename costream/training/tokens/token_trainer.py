@@ -27,7 +27,7 @@ from costream.training.base import (
 )
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
-from costream.training.sequence_trainer import SequenceTrainer, TrainResult
+from costream.training.sequence_trainer import SequenceTrainer, TrainResult, base_rows
 from costream.training.stream_calibration import clips_alone
 from costream.training.tokens.finetune import ClipSource, fine_tune
 from costream.training.tokens.linear_head import (
@@ -144,7 +144,16 @@ class TokenTrainer(SequenceTrainer):
                 seed, workspace.checkpoint, None if settings.fine_tune else adaptation
             )
             spread = encoded.tokens.std(0)
-            history = fit_streams(network, encoded.supply, schedule, run, checks.streams, spread)
+            knows = None not in base_rows(card.labels, workspace.base.card)
+            history = fit_streams(
+                network,
+                encoded.supply,
+                schedule,
+                run,
+                checks.streams,
+                spread,
+                initial=knows and is_plain(settings),
+            )
         baselines = encoded.baselines() if data.validation else {}
         if settings.fine_tune:
             clips = self.clips(setup, data, seed, workspace.cache)

@@ -56,14 +56,15 @@ def fit_streams(
     validation: Sequence[TokenStream] = (),
     spread: Tensor | None = None,
     every: int = VALIDATE_EVERY,
+    initial: bool = False,
 ) -> list[dict[str, float]]:
     """Train the network, keep the weights with the lowest validation loss, return the history.
 
     Without streams in ``validation`` the last weights are kept. Fixed landmarks are fitted
     during training, see ``LandmarkSchedule``, and no weights count as best before that.
     ``spread`` [D]: standard deviation of the tokens, which scales added noise: few examples are
-    overfitted without it. ``every``: steps between validations. For the history see
-    ``EarlyStopping``.
+    overfitted without it. ``every``: steps between validations. ``initial``: whether the weights
+    before the first step may be kept. For the history see ``EarlyStopping``.
     """
     rng, device = np.random.default_rng(run.seed), device_of(network)
     supervised = WINDOWS if slides(network) else None
@@ -79,7 +80,7 @@ def fit_streams(
             tokens = tokens + scale * torch.randn_like(tokens)
         return stream_loss(network, tokens, labels, schedule.smoothing, supervised, rng)
 
-    stopping = Stopping(validate, every, PATIENCE)
+    stopping = Stopping(validate, every, PATIENCE, initial)
     phases = [LandmarkSchedule(network, schedule, supply, rng), *run.phases]
     return TrainingLoop(network, loss, schedule, rng, run, stopping, phases).fit()
 
