@@ -214,30 +214,61 @@ def test_the_detector_looks_where_something_moves() -> None:
     for picture, looks in ((still, 1), (theirs, 1), (others, 2), (others, 2)):
         estimator.find(picture, 0.6)
         assert estimator.looks == looks
-    estimator.find(others, 1.5)
+    estimator.find(others, 2.5)
     assert estimator.looks == 2
-    estimator.find(others, 1.7)
+    estimator.find(others, 2.7)
     assert estimator.looks == 3
 
 
-def test_motion_that_is_nobody_new_is_looked_at_once_a_second() -> None:
-    """A light flickers beside the person who is followed; after a still second, it is news."""
+def test_motion_that_is_nobody_new_is_looked_at_more_and_more_seldom() -> None:
+    """A light flickers beside the person who is followed; after two still seconds, it is news."""
     still = frames("room.mp4", 5.0, 5.1)[0].rgb
     estimator = PoseEstimator(pose_network("pose"), 2)
     (person,) = estimator.find(still, 0.0)
     across = (int(person.middle[0] * still.shape[1]) + still.shape[1] // 2) % still.shape[1]
     when_s, flickers = [0.0], still.copy()
-    for k in range(1, 31):
-        flickers[:90, max(0, across - 45) : across + 45] = 255 - 60 * (k % 4)
+    for k in range(1, 41):
+        flickers[:90, max(0, across - 45) : across + 45] = 255 - 60 * (k % 3)
         looks = estimator.looks
         assert len(estimator.find(flickers, k / 10)) == 1
         when_s += [k / 10] * (estimator.looks - looks)
-    assert when_s == [0.0, 0.5, 1.5, 2.5]
-    for k in (36, 47):
+    assert when_s == [0.0, 0.5, 1.5, 3.5]
+    for k in (56, 77):
         estimator.find(still, k / 10)
     looks = estimator.looks
-    estimator.find(flickers, 5.3)
+    estimator.find(flickers, 8.3)
     assert estimator.looks == looks + 1
+
+
+def test_motion_of_nobody_is_looked_at_every_fifth_of_a_second_at_first() -> None:
+    """And then half as often."""
+    estimator, when_s = PoseEstimator(pose_network("pose"), 1), []
+    for k in range(21):
+        picture = np.full((240, 320, 3), 90, np.uint8)
+        picture[:60, 10 * k : 10 * k + 60] = 200
+        looks = estimator.looks
+        assert not estimator.find(picture, k / 10)
+        when_s += [k / 10] * (estimator.looks - looks)
+    assert when_s == [0.0, 0.2, 0.4, 0.8, 1.2, 1.6, 2.0]
+
+
+def test_where_nobody_was_found_is_not_searched_while_it_looks_the_same() -> None:
+    """Somebody vanishes: three crops, again after half a second or when the place changes."""
+    still = frames("room.mp4", 5.0, 5.1)[0].rgb
+    estimator = PoseEstimator(pose_network("pose"), 1)
+    estimator.find(still, 0.0)
+    empty = np.full_like(still, 90)
+    computed = []
+    for k in range(2, 13, 2):
+        before = estimator.computed
+        assert not estimator.find(empty, k / 10)
+        computed.append(estimator.computed - before)
+    assert computed == [4, 0, 0, 3, 0, 0]  # at first also that of the frame before
+    changed = empty.copy()
+    changed[:, ::2] = 140
+    before = estimator.computed
+    estimator.find(changed, 1.4)
+    assert estimator.computed == before + 3
 
 
 def test_an_empty_picture_is_looked_at_once_a_second() -> None:
@@ -247,19 +278,23 @@ def test_an_empty_picture_is_looked_at_once_a_second() -> None:
 
 
 def test_joints_are_kept_of_a_person_who_does_not_move() -> None:
-    """For half a second; where a part of the crop changes they are computed again."""
+    """For half a second; where a part of the crop changes they are computed again.
+
+    Those in the detector's box are not kept, as the crop of the next frame shows more.
+    """
     still = frames("room.mp4", 5.0, 5.1)[0].rgb
     estimator = PoseEstimator(pose_network("pose"), 1)
-    first, *same = (estimator.find(still, k / 10) for k in range(5))
-    assert (estimator.computed, estimator.kept) == (1, 4)
+    in_box, first, *same = (estimator.find(still, k / 10) for k in range(6))
+    assert (estimator.computed, estimator.kept) == (2, 4)
+    assert in_box[0] is not first[0]
     assert all(found[0] is first[0] for found in same)
-    estimator.find(still, 0.6)
-    assert estimator.computed == 2
+    estimator.find(still, 0.7)
+    assert estimator.computed == 3
     x, y = (first[0].middle * still.shape[1::-1]).astype(int)
     moved = still.copy()
     moved[y : y + 12, x : x + 12] = 255 - moved[y : y + 12, x : x + 12]
-    estimator.find(moved, 0.7)
-    assert estimator.computed == 3
+    estimator.find(moved, 0.8)
+    assert estimator.computed == 4
 
 
 def test_in_full_joints_are_computed_in_each_frame_and_the_detector_looks_when_due() -> None:

@@ -3,11 +3,12 @@
 A detector finds new persons; each is then followed by the crop that the joints of the frame before
 define, so that the detector looks again only now and then, where something moves beside them, or
 when somebody is lost. The joints of a person whose crop looks the same are those of before, for
-half a second.
+half a second, once the crop is where they say that it should be.
 """
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from costream.models.pose.blazepose import JOINTS, SIDE, BlazePose, Landmarks
 from costream.models.pose.found import (
     CHANGED,
     SEARCH_S,
-    STILL,
     STILL_S,
     SURE,
     DetectedPerson,
@@ -35,8 +35,13 @@ from costream.models.pose.found import (
 from costream.models.pose.weights import detector
 from costream.nn.boxes import pairwise_iou
 
-LOOK_S = 0.5  # at least, between two looks of the detector while somebody is followed;
-# ``AGE_S`` where nothing moves, or what moved at the newest look was nobody new
+LOOK_S = 0.5  # at least, between two looks of the detector while somebody is followed ...
+_LONGER_S = 2.0  # ... and nothing moves beside, or what moved at the two newest looks was nobody;
+# ``AGE_S`` if that was so at the newest look only
+_EMPTY_S, _VAIN = 0.4, 3  # while nobody is there, after so many looks at what moved in vain
+_STILL = 0.06  # change of a part of a crop, of the range of a channel, below which it is the same
+_SETTLED = 0.03  # of the side of a crop: how far its corners are from the crop that joints define
+_CORNERS = [complex(x, y) / 2 for x in (-1, 1) for y in (-1, 1)]
 _PRESENT = 0.5  # as in MediaPipe
 # Detectors miss people who lie, so that somebody who was just lost is looked for below.
 _LOST_S = 3.0  # for which somebody is looked for so ...
@@ -77,6 +82,7 @@ class _Followed:
     looks: Tensor  # [3, parts, parts] of that crop, when the joints were computed
     time_s: float  # of that frame
     present: float  # how likely a person is there
+    settled: bool  # that crop is the one in which the joints were found
 
     def part(self, width: int, height: int) -> Part:
         """Return the box as a part of a picture of this size, 0 to 1."""
@@ -118,7 +124,8 @@ class PoseEstimator:
         self._cells: Tensor | None = None  # brightness of the picture of the newest look
         self._theirs = torch.zeros(GRID, dtype=torch.bool)  # cells in which persons were since then
         self._moving = False  # at the newest look something had moved beside the persons ...
-        self._in_vain = False  # ... but it was nobody new
+        self._in_vain = 0  # ... but it was nobody new, in as many looks
+        self._missed: dict[Crop, tuple[Tensor, float]] = {}  # where nobody was: looks, and when
 
     @torch.inference_mode()
     def find(
@@ -139,8 +146,7 @@ class PoseEstimator:
         persons = self._follow(picture, time_s)
         reason = "motion" if self.computed > computed else "new"
         persons += self._fallen(picture, time_s, persons)
-        nobody_lost = persons and len(persons) == len(before) and not self._lost
-        wait_s = (AGE_S if self._in_vain else LOOK_S) if nobody_lost else SEARCH_S
+        wait_s = self._wait_s(len(persons), len(before))
         may_look = boxes is not None or self._detector is not None
         due = not 0 <= time_s - self._looked_s < wait_s - 1e-6
         if self._sparing and len(persons) < self._most and may_look and boxes is None:
@@ -153,7 +159,8 @@ class PoseEstimator:
             for box in self._unknown(found, persons):
                 if len(persons) < self._most:
                     persons += self._in_box(picture, box, time_s, persons)
-            self._in_vain = self._moving and len(persons) == known
+            in_vain = self._moving and len(persons) == known
+            self._in_vain = self._in_vain + 1 if in_vain else 0
         count, macs = self.computed - computed, self._network.macs
         if count or persons:
             dense_macs = max(count, len(persons)) * macs
@@ -169,7 +176,7 @@ class PoseEstimator:
             float((now - each.looks).abs().max()) for each, now in zip(known, looks, strict=True)
         ]
         still = [
-            self._sparing and 0 <= time_s - each.time_s < STILL_S and change < STILL
+            each.settled and 0 <= time_s - each.time_s < STILL_S and change < _STILL
             for each, change in zip(known, changes, strict=True)
         ]
         if self.may is not None and not all(still):
@@ -204,20 +211,33 @@ class PoseEstimator:
         if not self._lost or 0 <= time_s - self._searched_s < SEARCH_S - 1e-6:
             return out
         self._searched_s = time_s
+        missed = self._missed.items()
+        self._missed = {place: old for place, old in missed if 0 <= time_s - old[1] < STILL_S}
         height, width = frame.shape[2:]
         for crop, since_s in list(self._lost):
             lies = abs(crop.angle) > _LEANING
             inside = min(crop.x, width - crop.x, 2 * (height - crop.y)) > crop.side / 4
-            may = self.may is None or self.may(1.0, time_s - since_s)
-            if not (lies or inside) or not may:  # who stands at the border has left the picture
-                continue
             y, side = crop.y + _LOWER * crop.side * (not lies), _WIDER * crop.side
-            found = self._joints(frame, [Crop(crop.x, y, side, a) for a in _ANGLES], time_s)
+            place = Crop(crop.x, y, side, 0.0)
+            if not (lies or inside) or self._is_missed(frame, place):
+                continue  # who stands at the border has left the picture
+            if not (self.may is None or self.may(1.0, time_s - since_s)):
+                continue
+            found = self._joints(frame, [place._replace(angle=a) for a in _ANGLES], time_s)
             best = max(found, key=lambda each: each.present, default=None)
             if best and best.present >= _CERTAIN and _is_new(best, [*known, *out]):
                 out.append(best)
+            else:
+                self._missed[place] = _looks(frame, [place])[0], time_s
         self._find_again(out)
         return out
+
+    def _is_missed(self, frame: Tensor, place: Crop) -> bool:
+        """Return whether nobody was just found at a place, which looks as it did then."""
+        if not self._sparing or place not in self._missed:
+            return False
+        looks, _ = self._missed[place]
+        return float((_looks(frame, [place])[0] - looks).abs().max()) < _STILL
 
     def _lying(
         self,
@@ -269,12 +289,18 @@ class PoseEstimator:
             box = torch.cat([points[:JOINTS].amin(0), points[:JOINTS].amax(0)])
             places = points[:JOINTS] / points.new_tensor((width, height))
             person = _person(found, k, crop.angle, places)
-            out.append(
-                _Followed(
-                    person, after, box, _looks(frame, [after])[0], time_s, float(found.present[k])
-                )
-            )
+            looks, present = _looks(frame, [after])[0], float(found.present[k])
+            settled = self._sparing and _are_same(crop, after)
+            out.append(_Followed(person, after, box, looks, time_s, present, settled))
         return out
+
+    def _wait_s(self, count: int, before: int) -> float:
+        """Return how long to wait from a look to the next, for persons followed now and before."""
+        if self._lost or count != before:
+            return SEARCH_S
+        if not count:
+            return SEARCH_S if self._in_vain < _VAIN else _EMPTY_S
+        return (LOOK_S, AGE_S, _LONGER_S)[min(self._in_vain, 2)]
 
     def _may_be_new(
         self, rgb: npt.NDArray[np.uint8], persons: Sequence[_Followed], time_s: float, due: bool
@@ -282,14 +308,15 @@ class PoseEstimator:
         """Return whether to look for somebody new in a picture, at a time when a look is due.
 
         Only if something has moved beside the persons since the newest look, if that was
-        ``AGE_S`` ago, or if somebody is lost.
+        ``AGE_S`` ago (``_LONGER_S`` while somebody is followed), or if somebody is lost.
         """
         theirs = covered([each.part(rgb.shape[1], rgb.shape[0]) for each in persons])
         if theirs is not None:
             self._theirs |= theirs
         if not due:
             return False
-        cells, old = brightness(rgb), not 0 <= time_s - self._looked_s < AGE_S - 1e-6
+        cells, age_s = brightness(rgb), _LONGER_S if persons else AGE_S
+        old = not 0 <= time_s - self._looked_s < age_s - 1e-6
         moving = self._cells is None or moved_cells(self._cells, cells, self._theirs) >= CELLS
         if not (moving or old or self._lost):
             return False
@@ -383,6 +410,13 @@ def _shared(boxes: Tensor, others: Tensor) -> Tensor:
     high = torch.minimum(boxes[:, None, 2:], others[None, :, 2:])
     areas = [(each[:, 2:] - each[:, :2]).clamp(min=1).prod(1) for each in (boxes, others)]
     return (high - low).clamp(min=0).prod(2) / torch.minimum(areas[0][:, None], areas[1])
+
+
+def _are_same(crop: Crop, other: Crop) -> bool:
+    """Return whether all corners of a crop are near those of another one."""
+    middle = complex(other.x - crop.x, other.y - crop.y)
+    edge = cmath.rect(other.side, other.angle) - cmath.rect(crop.side, crop.angle)
+    return max(abs(middle + edge * corner) for corner in _CORNERS) < _SETTLED * crop.side
 
 
 def _is_at(person: _Followed, crop: Crop) -> bool:
