@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from costream.core.errors import ExitCode, UsageError, printable
+from costream.core.errors import ExitCode, UsageError, printable, say
 from costream.core.formatting import counted
 from costream.core.settings import AUTO
 from costream.models.build import model_tensors
@@ -43,6 +43,7 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.features.feature_trainer import FeatureTrainer, feature_base
 from costream.training.objects.nanodet_trainer import NanoDetTrainer
 from costream.training.objects.object_trainer import ObjectTrainer
+from costream.training.sequence_trainer import SequenceTrainer, base_rows
 from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
 from costream.training.suggestions import suggest
 from costream.training.text_trainer import TextTrainer
@@ -72,6 +73,7 @@ def train(settings: TrainSettings) -> ExitCode:
         base, trainer, settings = start.base, start.trainer, start.settings
         data = trainer.read(base.card, settings)
         setup = trainer.setup(base, data.labels, settings)
+        _say_start(start, data.labels)
         partials = [
             training_checkpoint(settings, base, data.identity, end) for end in CHECKPOINT_SUFFIXES
         ]
@@ -136,6 +138,16 @@ def _begin(settings: TrainSettings) -> _Start:
         raise UsageError("applies to clips and timelines", where="--also")
     check_adapter(settings, base.card.finds_objects)
     return _Start(base, trainer, settings, file)
+
+
+def _say_start(start: _Start, labels: Sequence[str]) -> None:
+    """Say how many labels start from the weights that the base has of them; nothing if none."""
+    base, is_sequence = start.base, isinstance(start.trainer, (SequenceTrainer, FeatureTrainer))
+    if start.file is None or start.settings.scratch or not is_sequence:
+        return
+    known = sum(row is not None for row in base_rows(labels, base.card))
+    if known and any(key.startswith("network.") for key in base.tensors):
+        say(f"{known} of {len(labels)} labels start from {base.card.name}'s")
 
 
 def _write(paths: Sequence[Path], trained: TrainedModel, setup: TrainSetup, start: _Start) -> None:

@@ -168,6 +168,16 @@ def test_training_continues_from_trained_weights(trained, data, tmp_path):
     assert card.metrics["validation"]["again"]["top1"] > 0.5
 
 
+def test_a_line_says_how_many_labels_start_from_the_model(trained, tmp_path):
+    data = data_skeleton.write_folder(tmp_path / "data", 2)
+    (data / data_skeleton.ACTS[0]).rename(data / "new")
+    command = ("train", trained[0], "--data", data, "--steps", 1, "--overwrite")
+    told = run(*command, "-o", tmp_path / "own.safetensors").stderr
+    assert "3 of 4 labels start from moves's\n" in told
+    told = run(*command, "-o", tmp_path / "own.safetensors", "--scratch").stderr
+    assert "labels start" not in told
+
+
 def test_nothing_is_overwritten(base, data, tmp_path):
     path = tmp_path / "own.safetensors"
     path.write_bytes(b"mine")
