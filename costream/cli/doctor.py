@@ -108,13 +108,16 @@ def _tune(as_json: bool) -> int:
     from costream.runtime.torch_setup import prepare_torch
 
     prepare_torch(1)
-    path, works, compiled_s = tune()
+    path, problem, works, compiled_s = tune()
     rows = tuple(
         (work.name, _in_words(work.times), work.taken, "yes" if work.again else "when next needed")
         for work in works
     )
+    kept = "work is added when a model first needs it."
+    if problem:
+        kept = f"cannot be written ({problem}): what is faster is measured in each run"
     notes = (
-        f"{path}: work is added when a model first needs it.",
+        f"{path}: {kept}",
         f"Compiled steps: loaded in {compiled_s:.1f} s. They are compiled once on a machine.",
     )
     table = Table("what is faster", ("work", "us", "taken", "measured again"), rows, notes)

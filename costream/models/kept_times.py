@@ -52,19 +52,23 @@ class KeptTimes(MutableMapping[str, Times]):
         others = self._in_file()
         if name not in self._times and others.get(name, {}).keys() == times.keys():
             self._times[name] = others[name]
-        elif self._write({**others, name: times}):
+        elif not self._write({**others, name: times}):
             self._times[name] = times
 
     def __delitem__(self, name: str) -> None:
         del self._times[name]
         self._write({key: times for key, times in self._in_file().items() if key != name})
 
+    def problem(self) -> str:
+        """Return why times cannot be kept; '' if they can."""
+        return self._write(self._in_file())
+
     def _in_file(self) -> dict[str, Times]:
         times = _content(self.path).get(self._machine)
         return {k: v for k, v in times.items() if _are_times(v)} if isinstance(times, dict) else {}
 
-    def _write(self, times: dict[str, Times]) -> bool:
-        """Store all times of this machine; return whether that was possible."""
+    def _write(self, times: dict[str, Times]) -> str:
+        """Store all times of this machine; return why that was not possible, or ''."""
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
         text = json.dumps({**_content(self.path), self._machine: times}, indent=1)
         try:
@@ -72,9 +76,11 @@ class KeptTimes(MutableMapping[str, Times]):
             with open(part, "w", encoding="utf-8", opener=open_own) as file:
                 file.write(text)
             os.replace(part, self.path)
-        except OSError:
-            return False
-        return True
+        except OSError as error:
+            with suppress(OSError):
+                part.unlink()  # of a full disk
+            return error.strerror or str(error)
+        return ""
 
 
 def _are_times(value: Any) -> bool:

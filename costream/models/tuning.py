@@ -25,6 +25,7 @@ class Tuned(NamedTuple):
     """What was measured on this machine."""
 
     path: Path  # of the file of times
+    problem: str  # why it cannot be written; "" if it can
     works: tuple[Work, ...]
     compiled_s: float  # that loading compiled steps took
 
@@ -43,4 +44,4 @@ def tune() -> Tuned:
     for name, before in known.items():
         times = kept.get(name, before)
         works.append(Work(name, times, chosen(times), name in kept))
-    return Tuned(kept.path, (*works,), compiled_s)
+    return Tuned(kept.path, kept.problem(), (*works,), compiled_s)

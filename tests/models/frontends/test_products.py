@@ -143,3 +143,16 @@ def test_a_product_reads_and_writes_where_its_tensors_are(
     a.normal_()
     multiply()
     torch.testing.assert_close(out, a @ b)
+
+
+def test_a_file_of_times_that_cannot_be_written_is_told(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache.mkdir(parents=True)
+    (cache / "x").write_text("")
+    assert main(["doctor", "--tune"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{cache}: cannot be written (" in shown
+    assert "measured in each run" in shown
+    assert "work is added" not in shown
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]  # no parts are left
