@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from costream.core.errors import ModelError, UsageError
 from costream.core.version import __version__
-from costream.labels.examples import Example, normalise_label
+from costream.labels.examples import Example, name_matcher, normalise_label
 from costream.labels.recording import Label
 from costream.runtime.stop import Stopped
 from costream.training.checkpoint import TrainingCheckpoint
@@ -237,6 +237,18 @@ def background_first(found: set[str], names: Sequence[str]) -> tuple[str, ...]:
             hint="rename one of them",
         )
     return ((same or names)[0], *events)
+
+
+def base_rows(labels: Sequence[str], base: Card) -> list[int | None]:
+    """Return which of the base model's labels each label is, None for new ones.
+
+    All are new if only the background is not.
+    """
+    match = name_matcher(base.labels)
+    names = [match(label) for label in labels]
+    if not any(name for name in names if name != base.background):
+        return [None] * len(labels)
+    return [None if name is None else base.labels.index(name) for name in names]
 
 
 def in_classes(items: Iterable[Labelled], labels: Sequence[str]) -> list[Labelled]:

@@ -34,6 +34,7 @@ from costream.training.base import (
     TrainSettings,
     TrainSetup,
     Workspace,
+    base_rows,
     log_resume_hint,
     training_checkpoint,
     untrainable_error,
@@ -43,7 +44,7 @@ from costream.training.feature_cache import FeatureCache
 from costream.training.features.feature_trainer import FeatureTrainer, feature_base
 from costream.training.objects.nanodet_trainer import NanoDetTrainer
 from costream.training.objects.object_trainer import ObjectTrainer
-from costream.training.sequence_trainer import SequenceTrainer, base_rows
+from costream.training.sequence_trainer import SequenceTrainer
 from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
 from costream.training.suggestions import suggest
 from costream.training.text_trainer import TextTrainer

@@ -19,7 +19,7 @@ from costream.core.errors import UsageError
 from costream.evaluation.clips import sequence_scores, without
 from costream.evaluation.metrics.sequence_metrics import fuse
 from costream.labels.copies import join_copies
-from costream.labels.examples import Example, name_matcher, split, to_examples
+from costream.labels.examples import Example, split, to_examples
 from costream.labels.reading import read_recordings
 from costream.labels.recording import BACKGROUNDS, Recording
 from costream.models.build import build, new_network
@@ -32,6 +32,7 @@ from costream.training.base import (
     TrainSetup,
     Workspace,
     background_first,
+    base_rows,
     in_classes,
     untrainable_error,
     warn_of_unchecked,
@@ -251,18 +252,6 @@ def fitting_tensors(card: Card, base: Weights, settings: TrainSettings) -> dict[
             stored = _with_rows(fresh, stored, rows, base.card)
         merged[name] = stored if stored is not None and stored.shape == fresh.shape else fresh
     return merged
-
-
-def base_rows(labels: Sequence[str], base: Card) -> list[int | None]:
-    """Return which of the base model's labels each label is, None for new ones.
-
-    All are new if only the background is not.
-    """
-    match = name_matcher(base.labels)
-    names = [match(label) for label in labels]
-    if not any(name for name in names if name != base.background):
-        return [None] * len(labels)
-    return [None if name is None else base.labels.index(name) for name in names]
 
 
 def _with_rows(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from costream.models.oad.linear import LinearClassifier
+from costream.training.early_stopping import LOSS
 from costream.training.tokens.linear_head import (
     CHANGE,
     KINDS,
@@ -23,7 +25,12 @@ from costream.training.tokens.linear_head import (
     mean_answer,
     why_few,
 )
-from costream.training.tokens.token_trainer import EncodedChecks, EncodedData, choose_head
+from costream.training.tokens.token_trainer import (
+    EncodedChecks,
+    EncodedData,
+    choose_head,
+    is_best_untrained,
+)
 from costream.training.tokens.token_training import predict
 
 WIDTH, STEPS = 12, 8
@@ -235,3 +242,32 @@ def test_a_head_replaces_a_network_that_is_not_better(is_new: bool) -> None:
     right = HeadFitter(training, 3, 0)
     kept = choose_head(right.head(right.held_out().best()), encoded, 3, 0, is_new=is_new)
     assert (kept.head is None) != is_new
+
+
+@pytest.mark.parametrize(("wrong", "is_kept"), [(2, True), (6, False)])
+def test_what_a_base_knows_is_replaced_only_by_a_surely_better_head(
+    wrong: int, is_kept: bool
+) -> None:
+    training, checked = clips("mean"), clips("mean", 6, 3, seed=1)
+    tokens = [clip.tokens for clip in checked]
+
+    def answers(network: torch.nn.Module) -> list[npt.NDArray[np.float64]]:
+        rows = predict(network, tokens)
+        if network is base:  # which takes some clips for those of the other class
+            rows = [row[:, [0, 2, 1]] if k < wrong else row for k, row in enumerate(rows)]
+        return rows
+
+    fitter = HeadFitter(training, 3, 0)
+    base = fitter.head(fitter.held_out().best())
+    none = torch.zeros(0, WIDTH)
+    checks = EncodedChecks([], answers)
+    encoded = EncodedData(None, none, none, checks, dict, training, checked)  # type: ignore[arg-type]
+    assert choose_head(base, encoded, 3, 0).head is not None
+    assert (choose_head(base, encoded, 3, 0, knows=True).head is None) == is_kept
+
+
+def test_weights_before_training_may_be_the_best() -> None:
+    history = [{"step": 0.0, LOSS: 0.3}, {"step": 20.0, LOSS: 0.4}, {"step": 40.0}]
+    assert is_best_untrained(history)
+    assert not is_best_untrained(history[1:])
+    assert not is_best_untrained([{"step": 20.0}])

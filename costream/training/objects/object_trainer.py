@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from costream.core.errors import UsageError
 from costream.labels.clips_with_boxes import read_boxes
-from costream.labels.examples import name_matcher
 from costream.models.build import build, new_network
 from costream.models.eventful.vitdet import ViTDet
 from costream.nn.eventful.counts import Operations
@@ -26,6 +25,7 @@ from costream.training.base import (
     TrainSettings,
     TrainSetup,
     Workspace,
+    base_rows,
     warn_of_unchecked,
 )
 from costream.training.card_text import card_text
@@ -125,9 +125,7 @@ class ObjectTrainer:
         fresh = new_network(card).state_dict()
         if not settings.scratch:
             stored = {k.removeprefix("network."): v.float() for k, v in base.tensors.items()}
-            match = name_matcher(base.card.labels)
-            base_names = [match(label) for label in labels]
-            rows = [None if name is None else base.card.labels.index(name) for name in base_names]
+            rows = base_rows(labels, base.card)
             fresh = {
                 k: self.initial(k, v, stored[k], rows) if self.stem in k else stored[k]
                 for k, v in fresh.items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -23,11 +23,13 @@ from costream.training.base import (
     TrainSettings,
     TrainSetup,
     Workspace,
+    base_rows,
     untrainable_error,
 )
+from costream.training.early_stopping import LOSS
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
-from costream.training.sequence_trainer import SequenceTrainer, TrainResult, base_rows
+from costream.training.sequence_trainer import SequenceTrainer, TrainResult
 from costream.training.stream_calibration import clips_alone
 from costream.training.tokens.finetune import ClipSource, fine_tune
 from costream.training.tokens.linear_head import (
@@ -138,21 +140,16 @@ class TokenTrainer(SequenceTrainer):
         schedule = self.schedule(network, examples, settings)
         joint = joint_schedule(settings, *self.joint)
         adaptation = begin_adaptation(network, frontend, settings, schedule.steps, joint)
+        knows = is_plain(settings) and None not in base_rows(card.labels, workspace.base.card)
         history: list[dict[str, float]] = []
         if not teaches_itself(setup, workspace):
             run = TrainingRun(
                 seed, workspace.checkpoint, None if settings.fine_tune else adaptation
             )
             spread = encoded.tokens.std(0)
-            knows = None not in base_rows(card.labels, workspace.base.card)
+            streams = checks.streams
             history = fit_streams(
-                network,
-                encoded.supply,
-                schedule,
-                run,
-                checks.streams,
-                spread,
-                initial=knows and is_plain(settings),
+                network, encoded.supply, schedule, run, streams, spread, initial=knows
             )
         baselines = encoded.baselines() if data.validation else {}
         if settings.fine_tune:
@@ -168,10 +165,15 @@ class TokenTrainer(SequenceTrainer):
         if not data.validation:
             return TrainResult(history=history, adaptation=adaptation)
         if is_plain(settings) and not anticipates(network):
-            choice = choose_head(network, encoded, len(card.labels), seed, is_new=is_new)
+            choice = choose_head(
+                network, encoded, len(card.labels), seed, is_new=is_new, knows=knows
+            )
         else:
             choice = HeadChoice(network)
         scored = without_absent(checks.streams, encoded.clips, choice)
+        if choice.head is None and knows and is_best_untrained(history):
+            reason = f"training made what {workspace.origin} knew of these labels no better"
+            choice = replace(choice, reason=f"{reason}, so it was kept")
         rows = checks.predict(choice.checked)
         known = [card.labels.index(example.label) for example in data.validation]
         return TrainResult(
@@ -194,6 +196,12 @@ def is_plain(settings: TrainSettings) -> bool:
     )
 
 
+def is_best_untrained(history: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether the weights before the first step had the least validation loss."""
+    checked = [row for row in history if LOSS in row]
+    return bool(checked) and min(checked, key=lambda row: row[LOSS])["step"] == 0
+
+
 def anticipates(network: nn.Module) -> bool:
     """Return whether a network also predicts later steps, which a linear head does not."""
     return any(name.startswith("anticipation_") for name, _ in network.named_parameters())
@@ -214,7 +222,13 @@ class HeadChoice:
 
 
 def choose_head(
-    network: nn.Module, encoded: EncodedData, classes: int, seed: int, *, is_new: bool = False
+    network: nn.Module,
+    encoded: EncodedData,
+    classes: int,
+    seed: int,
+    *,
+    is_new: bool = False,
+    knows: bool = False,
 ) -> HeadChoice:
     """Return the network, its biases fitted, or a linear head: the one right more often.
 
@@ -256,6 +270,8 @@ def choose_head(
     kept = (right, -surprise(found, labels)) <= (before, -surprise(known, labels))
     if is_new:
         kept = chance_of(known.argmax(1) == labels, found.argmax(1) == labels) <= SURE
+    elif knows:
+        kept = chance_of(found.argmax(1) == labels, known.argmax(1) == labels) > SURE
     if kept:
         return HeadChoice(network, None, how, reason or why_few(held, kind, clips))
     everything = HeadFitter([*clips, *checked], classes, seed).head(kind)
