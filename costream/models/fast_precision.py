@@ -21,7 +21,7 @@ from costream.weights_io.card import Card
 log = logging.getLogger("costream")
 _PICTURES = 4  # that a classifier takes together
 _SIZE = 360, 640, 3  # of a picture for detectors
-_SETTLED = 12  # pictures after which detectors compute only what has changed, if they do
+_SETTLED = 6  # pictures after which detectors compute only what has changed, if they do
 
 
 def fastest_dtype(card: Card, device: str, load: Callable[[str], Any]) -> str:
