@@ -181,6 +181,39 @@ def test_networks_that_do_not_begin_with_a_convolution_are_refused():
         co.EventfulConvolutions(flat, torch.zeros(1, 3, 4, 4))
 
 
+class Ends(nn.Module):
+    """A first layer of the size of the picture, edges that are cut off, and calls by names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last = nn.Conv2d(3, 8, 3, 1, 1), nn.Conv2d(8, 8, 3, 1, 1, groups=8)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        first, second = torch.chunk(F.relu(self.first(pictures)), chunks=2, dim=1)
+        return self.last(F.pad(torch.cat([second, first], 1), (0, -3, -2, 0)))
+
+
+class Row(nn.Module):
+    """An enlarged map without its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, 2, 1)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return F.interpolate(self.first(pictures), scale_factor=2)[0]
+
+
+def test_layers_of_the_pictures_size_and_edges_that_are_cut_off_give_the_same():
+    agrees(Ends(), (48, 64))
+
+
+def test_an_index_that_is_not_a_crop_is_refused():
+    with pytest.raises(co.ConversionError, match="without a rule"):
+        co.EventfulConvolutions(Row(), torch.zeros(1, 3, 16, 16))
+
+
 class InPlace(nn.Module):
     """A sum in place; ``read``: the map that it changes is read again."""
 

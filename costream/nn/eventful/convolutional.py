@@ -13,6 +13,7 @@ noticed (as in Dutson et al., "Eventful Transformers", ICCV 2023). DeltaCNN (Par
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -377,8 +378,8 @@ class _Finder:
         near = max(1, math.ceil(near / CELL)) * CELL
         _, size, _, _ = self.maps[self.first]
         cells = [-(-side // CELL) for side in size]
-        keys = {(form.stride, form.size) for form in self.maps.values()}
-        keys.discard((1.0, size))
+        computed = (form for node, form in self.maps.items() if node is not self.first)
+        keys = {(form.stride, form.size) for form in computed}
         steps = [self._written(step) if step.node in self.kept else step for step in self.steps]
         reaching = {key: _reaching(cells, key[0], key[1], near) for key in keys}
         read = [
@@ -496,7 +497,7 @@ def _pad(found: _Finder, node: Node) -> bool:
     given, sides = node.args[:2]
     zeros_only = node.kwargs.get("mode", "constant") == "constant" and not node.kwargs.get("value")
     read = all(isinstance(found.layer(user), nn.Conv2d) for user in node.users)
-    if not zeros_only or not read or len(node.args) > 2 or len(sides) != 4:
+    if not zeros_only or not read or len(node.args) > 2 or len(sides) != 4 or min(sides) < 0:
         return False
     found.pads[node] = given, sides[2], sides[0]
     return True
@@ -521,9 +522,9 @@ def _crop(found: _Finder, node: Node) -> bool:
     """The first rows and columns of an enlarged map."""
     if node.target is not operator.getitem or node.args[0] not in found.enlarged:
         return False
-    *rest, rows, columns = node.args[1]
-    first = all(x == slice(None, x.stop) for x in (rows, columns))
-    if not first or any(x not in (Ellipsis, slice(None)) for x in rest):
+    parts = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+    first = all(isinstance(x, slice) and x == slice(None, x.stop) for x in parts[-2:])
+    if len(parts) < 2 or not first or any(x not in (Ellipsis, slice(None)) for x in parts[:-2]):
         return False
     return _enlarged(found, node, node.args[0])
 
@@ -590,19 +591,19 @@ def _row_function(found: _Finder, node: Node) -> Rows | None:
     if isinstance(layer, _POINTWISE_LAYERS) or (layer in _POINTWISE and len(_maps_read(node)) == 1):
         rest = () if isinstance(layer, nn.Module) else node.args[1:]
         in_place = getattr(layer, "inplace", False) or options.get("inplace")
-        if in_place and len(node.args[0].users) > 1:
-            raise ConversionError(f"{node.name} changes a map in place that others read")
+        if in_place:
+            _check_unread(node)
         return lambda frame, rows: layer(rows[0], *rest, **options)
     if isinstance(layer, nn.BatchNorm2d) and layer.running_var is not None:
         return _norm(layer)
     if layer in _SUMS and len(_maps_read(node)) == len(node.args) == 2 and not options:
-        if layer == "add_" and len(node.args[0].users) > 1:
-            raise ConversionError(f"{node.name} changes a map in place that others read")
+        if layer in ("add_", operator.iadd):
+            _check_unread(node)
         return lambda frame, rows: rows[0] + rows[1]
     dim = options.get("dim", node.args[-1] if len(node.args) > 1 else 0)
     if layer is torch.cat and dim == 1:
         return lambda frame, rows: torch.cat(rows, 1)
-    if layer in ("chunk", torch.chunk, "split", torch.split) and dim == 1:
+    if layer in ("chunk", torch.chunk, "split", torch.split) and dim == 1 < len(node.args):
         divide = torch.chunk if layer in ("chunk", torch.chunk) else torch.split
         count = node.args[1]
         return lambda frame, rows: divide(rows[0], count, 1)
@@ -610,6 +611,13 @@ def _row_function(found: _Finder, node: Node) -> Rows | None:
         groups = options.get("groups", node.args[-1])
         return _interleaved if groups == 2 else partial(_shuffled, groups=groups)
     return None
+
+
+def _check_unread(node: Node) -> None:
+    """Raise ConversionError if a map that a node changes in place is read after it."""
+    before = {*itertools.takewhile(lambda each: each is not node, node.graph.nodes)}
+    if any(user not in before for user in node.args[0].users if user is not node):
+        raise ConversionError(f"{node.name} changes a map in place that others read")
 
 
 def _shuffled(frame: _Frame, rows: list[Tensor], groups: int) -> Tensor:
