@@ -84,7 +84,9 @@ class KeptTimes(MutableMapping[str, Times]):
 
 
 def _are_times(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(us, (int, float)) for us in value.values())
+    """Return whether a value of the file has the times of ways, one at least."""
+    times = value.values() if isinstance(value, dict) else ()
+    return bool(times) and all(isinstance(us, (int, float)) for us in times)
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -96,6 +96,14 @@ def test_a_choice_is_made_once_and_renewed_by_doctor(
     assert "a step" not in stored(cache)
 
 
+def test_doctor_skips_a_work_without_times(cache: Path) -> None:
+    products.prefers_numpy(*SIZES)
+    (machine,) = json.loads(cache.read_text())
+    cache.write_text(json.dumps({machine: {"a step": {}}}))
+    assert main(["doctor", "--tune"]) == 0
+    assert not KeptTimes()
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"other machine": {}}'])
 def test_a_damaged_file_of_times_is_written_again(content: str, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
