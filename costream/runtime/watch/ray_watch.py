@@ -83,8 +83,8 @@ class _RayFeed:
     sinks: list[Sink] = field(default_factory=list)  # of the run in progress
     began_s: float = 0.0  # time.monotonic() at the start of the run
     before: FeedStatus | None = None  # the totals of the workers before
-    earlier: SavedState | None = None  # from where the first worker continues
-    at: SentPosition | None = None
+    earlier: SavedState | None = None  # from where the worker continued
+    at: SentPosition | None = None  # of this worker
     state: SentState | None = None
 
     @property
@@ -366,6 +366,7 @@ class RayWatch:
         worker.status = None
         for feed in feeds:
             feed.before = feed.status = self._total(feed, waiting=True)
+            feed.earlier, feed.at = feed.saved(), None
         names = ", ".join(feed.spec.name for feed in feeds)
         log.warning("worker %d was lost: %s; another continues: %s", worker.number, why, names)
 
