@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from costream.models.oad.linear import LinearClassifier
+from costream.training.auto.selection import options
 from costream.training.early_stopping import LOSS
 from costream.training.tokens.linear_head import (
     CHANGE,
@@ -271,3 +273,31 @@ def test_weights_before_training_may_be_the_best() -> None:
     assert is_best_untrained(history)
     assert not is_best_untrained(history[1:])
     assert not is_best_untrained([{"step": 20.0}])
+
+
+@pytest.mark.parametrize(("wrong", "is_taken"), [(2, True), (4, False)])
+def test_a_kind_that_is_right_less_often_does_not_replace_class_means(
+    wrong: int, is_taken: bool
+) -> None:
+    every = clips("mean", count=12, groups=12)
+    labels = np.array([clip.label for clip in every])
+    rows = np.arange(len(labels))
+
+    def answers(right: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        out = np.zeros((len(labels), 3))
+        out[rows, labels], out[rows, 3 - labels] = right, 1 - right
+        return out
+
+    held = HeldOut(
+        labels,
+        {
+            KINDS[0]: answers(np.where(rows < 3, 0.4, 0.6)),  # wrong in three
+            KINDS[-1]: answers(np.where(rows < wrong, 0.499, 0.99)),  # hardly wrong, else sure
+        },
+    )
+    features = SimpleNamespace(
+        name="x", clips=every, fitter=lambda *_: SimpleNamespace(held_out=lambda _: held)
+    )
+    assert held.best() == KINDS[-1]
+    (chosen,) = options([features], 3, 0)  # type: ignore[list-item]
+    assert chosen.kind == KINDS[-1 if is_taken else 0]
