@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -69,29 +69,33 @@ def compile_chains() -> None:
     import costream.nn.chain_kernels  # noqa: F401
 
 
-def kernels_after(steps: int, saved: int = 1) -> bool:
+def kernels_after(steps: int) -> bool:
     """Return whether compiled steps are loaded; begin to load them for a stream's ``steps``.
 
-    ``saved``: what the last step counted for, in units of 0.1 ms.
+    A step counts once for each 0.1 ms that a compiled one saves.
     """
     if hasattr(sys.modules.get("costream.nn.retroactive_kernels"), "RunningSums"):
         return True
-    if _are_worth_it(steps, saved):
-        threading.Thread(target=compile_blocks).start()
+    _load_after(steps, compile_blocks)
     return False
 
 
-def chains_after(steps: int, saved: int) -> bool:
+def chains_after(steps: int) -> bool:
     """Return whether compiled programs of convolutions are loaded, as ``kernels_after`` does."""
     if hasattr(sys.modules.get("costream.nn.chain_kernels"), "run"):
         return True
-    if _are_worth_it(steps, saved):
-        threading.Thread(target=compile_chains).start()
+    _load_after(steps, compile_chains)
     return False
 
 
-def _are_worth_it(steps: int, saved: int) -> bool:
-    return steps - saved < STEPS_WORTH_LOADING <= steps
+_begun: set[Callable[[], None]] = set()
+
+
+def _load_after(steps: int, load: Callable[[], None]) -> None:
+    """Call ``load`` in a thread, once in a process, if a stream has taken so many ``steps``."""
+    if steps >= STEPS_WORTH_LOADING and load not in _begun:
+        _begun.add(load)
+        threading.Thread(target=load).start()
 
 
 def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:

@@ -201,3 +201,17 @@ def test_programs_are_loaded_when_a_stream_has_taken_many_steps(monkeypatch):
         assert not began.is_set()
         net.forward_step(x, state)
     assert began.wait(90)
+
+
+def test_programs_are_loaded_for_a_stream_that_is_continued_after_many_steps(monkeypatch):
+    began = threading.Event()
+    monkeypatch.setattr(fast, "compile_chains", began.set)
+    monkeypatch.setattr(fast, "STEPS_WORTH_LOADING", 100)
+    monkeypatch.delitem(sys.modules, "costream.nn.chain_kernels")
+    net = EfficientAt(5, 0.1).eval()
+    state, x = net.init_state(), torch.randn(1, 20, net.hop_frames, net.bands)
+    with torch.inference_mode():
+        net.forward_steps(x, state)  # 20 hops, each of which counts 25
+        assert not began.is_set()
+        net.forward_step(x[:, 0], state)
+    assert began.wait(90)

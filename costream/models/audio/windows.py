@@ -112,7 +112,7 @@ class SpectrogramWindows(nn.Module):
         state.hops += 1
         length = min(max(hops * self.hop_frames, self.shortest), self.window_frames)
         window = rows[:, self.window_frames - length :] if unheard else rows
-        if fast.runs_chains(window) and fast.chains_after(hops * _SAVED, _SAVED):
+        if fast.runs_chains(window) and fast.chains_after(hops * _SAVED):
             from costream.nn.chain import chained
 
             return OadOutput(chained(self, self.forward, window), None)

@@ -84,9 +84,8 @@ class StepPlan:
         """Let the blocks use compiled steps when there have been enough for that."""
         if self._is_compiled or not fast.enabled() or not fast.compiles(self.frames):
             return
-        saved = max(1, sum(plan.macs for plan in self.plans) // _WORTH)
-        self._single_steps += saved
-        if fast.kernels_after(self._single_steps, saved):
+        self._single_steps += max(1, sum(plan.macs for plan in self.plans) // _WORTH)
+        if fast.kernels_after(self._single_steps):
             room = self.rows.new_empty(max((plan.room for plan in self.plans), default=0))
             for plan in self.plans:
                 plan.compile(room)

@@ -155,7 +155,7 @@ class EfficientNetLite(nn.Module):
         x = self.scaled(pictures)
         if len(x) == 1 and fast.runs_chains(x):
             count = int(state.pictures)
-            if fast.chains_after(count * _SAVED, _SAVED):
+            if fast.chains_after(count * _SAVED):
                 from costream.nn.chain import chained
 
                 return chained(self, self.features_of_scaled, x)

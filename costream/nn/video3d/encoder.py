@@ -111,7 +111,7 @@ class FoldedVideo(Folded):
         steps = min(taken)
         if steps < max(self._bounds) or not fast.runs_chains(x):
             return None
-        if not fast.chains_after(_SAVED * steps, _SAVED):
+        if not fast.chains_after(_SAVED * steps):
             return None
         if len(taken) not in self._programs:
             self._programs[len(taken)] = None  # while it is measured
