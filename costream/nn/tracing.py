@@ -6,6 +6,7 @@ import copy
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -169,6 +170,15 @@ class ExampleProxy(fx.Proxy):
 
     def __index__(self) -> int:
         return int(self.tracer.values[self.node])
+
+    def _changed(self, function: Callable[..., Any], other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    # Those of a Proxy are ordinary sums and the like, which leave the tensor as it is.
+    __iadd__ = partialmethod(_changed, operator.iadd)
+    __isub__ = partialmethod(_changed, operator.isub)
+    __imul__ = partialmethod(_changed, operator.imul)
+    __itruediv__ = partialmethod(_changed, operator.itruediv)
 
 
 def trace(root: nn.Module, example: Tensor) -> fx.Graph:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -235,3 +237,28 @@ def test_sums_in_place_are_computed_by_place():
     assert 0 < max(others) < 0.6 * first
     with pytest.raises(co.ConversionError, match="changes a map in place that others read"):
         co.EventfulConvolutions(InPlace(read=True), torch.zeros(1, 3, 64, 96))
+
+
+class Augmented(nn.Module):
+    """An augmented assignment to another name of a map, which is read ``again`` or not."""
+
+    def __init__(self, operation, again: bool) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 4, 3, 1, 1)
+        self.operation, self.again = operation, again
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        kept = self.first(pictures)
+        changed = self.operation(kept, torch.sigmoid(kept))
+        return self.last(kept if self.again else changed)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [operator.iadd, operator.isub, operator.imul, operator.itruediv, lambda x, y: x.mul_(y)],
+)
+def test_augmented_assignments_give_the_same_or_are_refused(operation):
+    agrees(Augmented(operation, again=False))
+    with pytest.raises(co.ConversionError, match="changes a map in place that others read"):
+        co.EventfulConvolutions(Augmented(operation, again=True), torch.zeros(1, 3, 64, 64))

@@ -348,6 +348,8 @@ class _Finder:
 
     def add(self, node: Node) -> None:
         """Add the next node of the graph."""
+        if self.changes_in_place(node):
+            _check_unread(node)
         if node is self.first or any(rule(self, node) for rule in _RULES):
             return
         self.dense.append(node)
@@ -364,6 +366,16 @@ class _Finder:
         self.maps[node] = form
         self.steps.append(_Step(node, run, list(inputs), None))
         return True
+
+    def changes_in_place(self, node: Node) -> bool:
+        """Return whether a node changes the map that it reads."""
+        if not node.args or node.args[0] not in self.maps:
+            return False
+        layer = self.layer(node)
+        name = layer if isinstance(layer, str) else getattr(layer, "__name__", "")
+        inplace = getattr(layer, "inplace", False) or node.kwargs.get("inplace")
+        changes = name.endswith("_") and not name.endswith("__")
+        return bool(inplace) or changes or layer in _IN_PLACE
 
     def layer(self, node: Node) -> Any:
         """Return the layer that a node calls, or the function."""
@@ -590,15 +602,10 @@ def _row_function(found: _Finder, node: Node) -> Rows | None:
     layer, options = found.layer(node), node.kwargs
     if isinstance(layer, _POINTWISE_LAYERS) or (layer in _POINTWISE and len(_maps_read(node)) == 1):
         rest = () if isinstance(layer, nn.Module) else node.args[1:]
-        in_place = getattr(layer, "inplace", False) or options.get("inplace")
-        if in_place:
-            _check_unread(node)
         return lambda frame, rows: layer(rows[0], *rest, **options)
     if isinstance(layer, nn.BatchNorm2d) and layer.running_var is not None:
         return _norm(layer)
     if layer in _SUMS and len(_maps_read(node)) == len(node.args) == 2 and not options:
-        if layer in ("add_", operator.iadd):
-            _check_unread(node)
         return lambda frame, rows: rows[0] + rows[1]
     dim = options.get("dim", node.args[-1] if len(node.args) > 1 else 0)
     if layer is torch.cat and dim == 1:
@@ -707,5 +714,6 @@ _POINTWISE = (
     F.relu, torch.relu, F.relu6, F.leaky_relu, F.silu, F.hardswish, F.hardsigmoid, F.gelu,
     torch.sigmoid, torch.tanh, F.elu,
 )  # fmt: skip
+_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
 _SUMS = ("add_", operator.add, operator.iadd, torch.add)
 _RULES = (_convolution, _max_pool, _pad, _enlargement, _crop, _channels)
