@@ -113,11 +113,11 @@ def _tune(as_json: bool) -> int:
         (work.name, _in_words(work.times), work.taken, "yes" if work.again else "when next needed")
         for work in works
     )
-    kept = "work is added when a model first needs it."
+    kept = f"{path}: work is added when a model first needs it."
     if problem:
-        kept = f"cannot be written ({problem}): what is faster is measured in each run"
+        kept = f"{problem}: what is faster is measured in each run"
     notes = (
-        f"{path}: {kept}",
+        kept,
         f"Compiled steps: loaded in {compiled_s:.1f} s. They are compiled once on a machine.",
     )
     table = Table("what is faster", ("work", "us", "taken", "measured again"), rows, notes)

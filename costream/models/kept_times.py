@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import suppress
 from functools import cached_property
@@ -13,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from costream.core.locks import open_own
+from costream.core.errors import OutputError
 from costream.core.processor import processor
 from costream.nn.choices import Times
+from costream.weights_io.file import write_whole
 from costream.weights_io.store import cache_folder
 
 
@@ -60,7 +60,7 @@ class KeptTimes(MutableMapping[str, Times]):
         self._write({key: times for key, times in self._in_file().items() if key != name})
 
     def problem(self) -> str:
-        """Return why times cannot be kept; '' if they can."""
+        """Return that times cannot be kept, and why; '' if they can."""
         return self._write(self._in_file())
 
     def _in_file(self) -> dict[str, Times]:
@@ -68,18 +68,12 @@ class KeptTimes(MutableMapping[str, Times]):
         return {k: v for k, v in times.items() if _are_times(v)} if isinstance(times, dict) else {}
 
     def _write(self, times: dict[str, Times]) -> str:
-        """Store all times of this machine; return why that was not possible, or ''."""
-        part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
+        """Store all times of this machine; return that this was not possible, and why, or ''."""
         text = json.dumps({**_content(self.path), self._machine: times}, indent=1)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "w", encoding="utf-8", opener=open_own) as file:
-                file.write(text)
-            os.replace(part, self.path)
-        except OSError as error:
-            with suppress(OSError):
-                part.unlink()  # of a full disk
-            return error.strerror or str(error)
+            write_whole(self.path, [text.encode()])
+        except OutputError as error:
+            return str(error)
         return ""
 
 

@@ -25,7 +25,7 @@ class Tuned(NamedTuple):
     """What was measured on this machine."""
 
     path: Path  # of the file of times
-    problem: str  # why it cannot be written; "" if it can
+    problem: str  # that it cannot be written, and why; "" if it can
     works: tuple[Work, ...]
     compiled_s: float  # that loading compiled steps took
 

@@ -74,28 +74,28 @@ def kernels_after(steps: int) -> bool:
 
     A step counts once for each 0.1 ms that a compiled one saves.
     """
-    if hasattr(sys.modules.get("costream.nn.retroactive_kernels"), "RunningSums"):
-        return True
-    _load_after(steps, compile_blocks)
-    return False
+    return _loaded_after(steps, "costream.nn.retroactive_kernels", "RunningSums", compile_blocks)
 
 
 def chains_after(steps: int) -> bool:
     """Return whether compiled programs of convolutions are loaded, as ``kernels_after`` does."""
-    if hasattr(sys.modules.get("costream.nn.chain_kernels"), "run"):
-        return True
-    _load_after(steps, compile_chains)
-    return False
+    return _loaded_after(steps, "costream.nn.chain_kernels", "run", compile_chains)
 
 
 _begun: set[Callable[[], None]] = set()
 
 
-def _load_after(steps: int, load: Callable[[], None]) -> None:
-    """Call ``load`` in a thread, once in a process, if a stream has taken so many ``steps``."""
+def _loaded_after(steps: int, module: str, name: str, load: Callable[[], None]) -> bool:
+    """Return whether a module is loaded as far as ``name``.
+
+    ``load`` is called in a thread, once in a process, if a stream has taken so many ``steps``.
+    """
+    if hasattr(sys.modules.get(module), name):
+        return True
     if steps >= STEPS_WORTH_LOADING and load not in _begun:
         _begun.add(load)
         threading.Thread(target=load).start()
+    return False
 
 
 def linear(owner: nn.Module, name: str, x: Tensor) -> Tensor:

@@ -188,11 +188,17 @@ def test_threads_may_share_a_network():
     assert len(found) == 4
 
 
-def test_programs_are_loaded_when_a_stream_has_taken_many_steps(monkeypatch):
+@pytest.fixture
+def began(monkeypatch):
+    """Whether loading begins, for a stream of which a hundred steps are worth it."""
     began = threading.Event()
     monkeypatch.setattr(fast, "compile_chains", began.set)
     monkeypatch.setattr(fast, "STEPS_WORTH_LOADING", 100)
     monkeypatch.delitem(sys.modules, "costream.nn.chain_kernels")
+    return began
+
+
+def test_programs_are_loaded_when_a_stream_has_taken_many_steps(began):
     net = EfficientAt(5, 0.1).eval()
     state, x = net.init_state(), torch.randn(1, net.hop_frames, net.bands)
     with torch.inference_mode():
@@ -203,11 +209,7 @@ def test_programs_are_loaded_when_a_stream_has_taken_many_steps(monkeypatch):
     assert began.wait(90)
 
 
-def test_programs_are_loaded_for_a_stream_that_is_continued_after_many_steps(monkeypatch):
-    began = threading.Event()
-    monkeypatch.setattr(fast, "compile_chains", began.set)
-    monkeypatch.setattr(fast, "STEPS_WORTH_LOADING", 100)
-    monkeypatch.delitem(sys.modules, "costream.nn.chain_kernels")
+def test_programs_are_loaded_for_a_stream_that_is_continued_after_many_steps(began):
     net = EfficientAt(5, 0.1).eval()
     state, x = net.init_state(), torch.randn(1, 20, net.hop_frames, net.bands)
     with torch.inference_mode():
