@@ -26,6 +26,8 @@ from costream.nn.operation import ConversionError
 
 _SHAPES = 8  # of inputs for which programs are kept
 _STRIDES = (1, 1), (2, 2)
+_IDLE = {"inplace", "keepdim", "memory_format"}  # keywords that do not change numbers
+_CLOSE = 1e-3  # of the largest number of an output: sums in another order differ by less
 
 
 class _Call(NamedTuple):
@@ -33,6 +35,7 @@ class _Call(NamedTuple):
 
     function: Any
     args: Sequence[Any]
+    keywords: dict[str, Any]
     out: Any
 
 
@@ -44,8 +47,9 @@ class _Recorder(TorchFunctionMode):
         self.calls: list[_Call] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.calls.append(_Call(func, args, out))
+        keywords = kwargs or {}
+        out = func(*args, **keywords)
+        self.calls.append(_Call(func, args, keywords, out))
         return out
 
 
@@ -58,15 +62,18 @@ class Chain:
             of channels; and products may be added to what was computed before, as in MobileNets.
         example: [1, C, H, W], or [1, H, W] if ``function`` makes a map of one channel of it.
 
-    Raises ConversionError for other operations.
+    Raises ConversionError for other operations, other inputs, and if the output for an input of
+    random numbers is not that of ``function``.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], example: Tensor) -> None:
+        if len(example) != 1 or example.dtype != torch.float32:
+            raise ConversionError("only a network of one input, float32, can be compiled")
         with fast.use_kernels(False), _Recorder() as recorder:
             out = function(example)
         finder = _Finder(recorder.calls, example)
         form = finder.maps.get(id(out))
-        if form is None:
+        if form is None or id(out) in finder.pads:
             raise ConversionError("its output is not a map or vector of the network")
         program = finder.builder.program(form)
         with torch.inference_mode(False):  # it is written to in any mode
@@ -77,6 +84,12 @@ class Chain:
         output = output.view(form.channels, -1) if form.planar else output.view(-1, form.channels).T
         self._output, self._shape = output[: out.shape[1]], out.shape
         self._lock = threading.Lock()
+        # Recorded calls do not tell all, such as weights that are computed from the input.
+        x = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
+        with fast.use_kernels(False):
+            expected = function(x.clone())
+        if not torch.allclose(self(x), expected, rtol=0, atol=_CLOSE * float(expected.abs().max())):
+            raise ConversionError("its program gives another output than PyTorch")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the output for an input of the shape of the example."""
@@ -92,18 +105,20 @@ class _Finder:
     Attributes:
         builder: of the program.
         maps: those that tensors have become, by their ids.
+        pads: zeros to the left of a map and above it, by the ids of tensors that have some.
     """
 
     def __init__(self, calls: Sequence[_Call], example: Tensor) -> None:
         channels = example.shape[1] if example.dim() == 4 else 1
         self.builder = ProgramBuilder((channels, *example.shape[-2:]))
         self.maps = {id(example): self.builder.input}
-        self._pads: dict[int, tuple[int, int]] = {}  # zeros to the left and above
-        self._last = {id(arg): k for k, call in enumerate(calls) for arg in call.args}
-        for k, call in enumerate(calls):
-            known = [self.maps[id(arg)] for arg in call.args if id(arg) in self.maps]
+        self.pads: dict[int, tuple[int, int]] = {}
+        given = [(*call.args, *call.keywords.values()) for call in calls]
+        self._last = {id(arg): k for k, args in enumerate(given) for arg in args}
+        for k, (call, args) in enumerate(zip(calls, given, strict=True)):
+            known = [self.maps[id(arg)] for arg in args if id(arg) in self.maps]
             if known and isinstance(call.out, Tensor):
-                ends = call.out is call.args[0] or self._last[id(call.args[0])] == k
+                ends = call.out is args[0] or self._last[id(args[0])] == k
                 self.maps[id(call.out)] = self._found(call, known, ends)
 
     def _found(self, call: _Call, known: Sequence[Map], ends: bool) -> Map:
@@ -111,17 +126,19 @@ class _Finder:
 
         ``known``: maps among its arguments; ``ends``: whether the first argument is not used again.
         """
-        function, args, out = call
+        function, args, keywords, out = call
         x = known[0]
+        if function in (torch.conv2d, F.pad):
+            return self._convolve(x, call) if function is torch.conv2d else self._pad(x, call)
+        if keywords.keys() - _IDLE or any(id(arg) in self.pads for arg in args):
+            raise ConversionError("keywords, or edges of other operations, cannot be compiled")
         if function in FUNCTIONS and ends:
             return self.builder.apply(x, function)
         if function in (Tensor.add_, Tensor.add) and ends and len(known) == 2:
             return self.builder.add(*known)
         if function in (Tensor.mul, torch.mul) and len(known) == 2 and known[1][2:4] == (1, 1):
             return self.builder.scale(*known)
-        if function in (torch.conv2d, F.pad):
-            return self._convolve(x, args, out) if function is torch.conv2d else self._pad(x, call)
-        if function is F.linear:
+        if function is F.linear and args[0].dim() == 2:
             return self.builder.multiply(x, *args[1:])
         if function is Tensor.mean and args[1:] == ((2, 3),):
             return self.builder.mean(x)
@@ -132,16 +149,23 @@ class _Finder:
 
     def _pad(self, x: Map, call: _Call) -> Map:
         """Note the zeros around a map for the convolution that reads it."""
-        left, _, above, _ = call.args[1]
-        self._pads[id(call.out)] = left, above
+        how = dict(zip(("input", "pad", "mode", "value"), call.args, strict=False)) | call.keywords
+        zeros = how.get("mode", "constant") == "constant" and not how.get("value")
+        sides = how["pad"]
+        if not zeros or len(sides) != 4 or min(sides) < 0 or id(how["input"]) in self.pads:
+            raise ConversionError("edges of this kind cannot be compiled")
+        self.pads[id(call.out)] = sides[0], sides[2]
         return x
 
-    def _convolve(self, x: Map, args: Any, out: Tensor) -> Map:
-        image, weight, bias, stride, padding, dilation, groups = args
-        left, above = self._pads.get(id(image), (0, 0))
-        if weight.shape[2] != weight.shape[3] or stride not in _STRIDES or dilation != (1, 1):
+    def _convolve(self, x: Map, call: _Call) -> Map:
+        if len(call.args) != 7 or call.keywords or call.out.dim() != 4:
+            raise ConversionError("a convolution that is called so cannot be compiled")
+        image, weight, bias, stride, padding, dilation, groups = call.args
+        square = weight.shape[2] == weight.shape[3] and isinstance(padding, tuple)
+        if not square or stride not in _STRIDES or dilation != (1, 1):
             raise ConversionError("a convolution of this kind cannot be compiled")
-        size = out.shape[2], out.shape[3]
+        left, above = self.pads.get(id(image), (0, 0))
+        size = call.out.shape[2], call.out.shape[3]
         window = Window(size, stride[0], above + padding[0], left + padding[1])
         if groups == 1:
             return self.builder.convolve(x, weight, bias, window)

@@ -135,10 +135,13 @@ class ProgramBuilder:
 
     def scale(self, x: Map, factors: Map) -> Map:
         """Return a map with each channel times its factor."""
+        if factors.channels < x.channels:
+            raise ConversionError("one factor of several channels cannot be compiled")
         return self._emit(kernels.SCALE, [x, factors], x[1:])
 
     def multiply(self, x: Map, weight: Tensor, bias: Tensor | None = None) -> Map:
         """Return the product of each place with a matrix [O, I]."""
+        x = self._fill(x)
         outputs, kind = _filled(len(weight), x.planar), kernels.PLANAR
         matrix = weight.new_zeros(outputs, x.channels)
         matrix[: len(weight), : weight.shape[1]] = weight.detach()
@@ -259,6 +262,18 @@ class ProgramBuilder:
             form = _filled(y.channels, False), y.height, y.width, False
             y = self._emit(kernels.INTERLEAVE, [y], form)
         return y
+
+    def _fill(self, x: Map) -> Map:
+        """Return a map whose channels are as many as products read at a time, with zeros for more.
+
+        The input may have fewer, and what is made of it channel by channel.
+        """
+        if x.channels == _filled(x.channels, x.planar):
+            return x
+        if x.width >= _PLANAR:
+            return self._unfold(x, 1, Window((x.height, x.width)))
+        form = _filled(x.channels, False), x.height, x.width, False
+        return self._emit(kernels.INTERLEAVE, [x], form)
 
     def _unfold(self, x: Map, side: int, window: Window) -> Map:
         """Return what each place of a convolution reads as a map."""

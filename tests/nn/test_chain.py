@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -100,6 +100,52 @@ def test_a_program_may_return_a_map(size, stride):
         torch.testing.assert_close(out, block(x), rtol=1e-5, atol=1e-5)
 
 
+@given(
+    channels=st.integers(1, 9),
+    outputs=st.sampled_from([None, 1, 3, 8, 17]),
+    kernel=st.sampled_from([1, 3, 5]),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 3),
+    dilation=st.sampled_from([1, 1, 2]),
+    size=st.tuples(st.integers(5, 20), st.integers(5, 40)),
+    then=st.sampled_from(["nothing", "relu", "product", "factors", "mean"]),
+)
+@settings(max_examples=120, deadline=None)
+def test_a_network_may_begin_with_any_convolution(
+    channels, outputs, kernel, stride, padding, dilation, size, then
+):
+    """``outputs``: None for a convolution of each channel."""
+    torch.manual_seed(0)
+    groups, outputs = (channels, channels) if outputs is None else (1, outputs)
+    span, x = dilation * (kernel - 1) + 1, torch.randn(1, channels, *size)
+    assume(min(size) + 2 * padding >= span)
+    first = nn.Conv2d(channels, outputs, kernel, stride, padding, dilation, groups)
+    squeeze, last = nn.Linear(outputs, outputs), nn.Conv2d(outputs, 5, 1)
+
+    def compute(x: Tensor) -> Tensor:
+        dtype = x.dtype
+        y = first.to(dtype)(x)
+        if then == "relu":
+            return F.relu(y)
+        if then == "product":
+            return last.to(dtype)(y)
+        if then == "factors":
+            return last.to(dtype)(y * squeeze.to(dtype)(y.mean((2, 3)))[:, :, None, None])
+        return y.mean((2, 3)) if then == "mean" else y
+
+    width = (size[1] + 2 * padding - span) // stride + 1
+    plain = kernel == stride == 1 and padding == 0
+    of_each = groups == channels > 1
+    with torch.inference_mode():
+        if dilation == 1 and (plain or of_each or width >= 16):
+            found = Chain(compute, torch.zeros_like(x))(x)
+            exact = compute(x.double())
+            torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+        else:
+            with pytest.raises(ConversionError):
+                Chain(compute, x)
+
+
 @pytest.mark.parametrize("kind", [EfficientAt, YamNet])
 def test_steps_of_a_long_stream_are_those_of_pytorch_and_of_chunks(kind):
     torch.manual_seed(0)
@@ -166,6 +212,93 @@ def test_other_operations_are_left_to_pytorch(function):
         with pytest.raises(ConversionError):
             Chain(function, x)
         assert torch.equal(chained(net, function, x), function(x))
+
+
+class Layers(nn.Module):
+    """Layers for functions that call them in unusual ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.each = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8)
+        self.project, self.along = nn.Conv2d(8, 8, 1), nn.Linear(16, 8)
+
+    def edges(self, *args: object, **keywords: object) -> Callable[[Tensor], Tensor]:
+        return lambda x: self.each(F.pad(self.first(x), (1, 1, 1, 1), *args, **keywords))
+
+    def sum(self, **keywords: object) -> Callable[[Tensor], Tensor]:
+        def compute(x: Tensor) -> Tensor:
+            y = F.relu(self.first(x))
+            return self.project(self.each(F.pad(y, (1, 1, 1, 1)))).add_(y, **keywords)
+
+        return compute
+
+    def changed_behind_a_reader(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        read = self.project(y)
+        torch.relu_(y)
+        return read
+
+    def own_weights(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        return torch.conv2d(
+            y, y.mean((2, 3))[:, :, None, None], None, (1, 1), (0, 0), (1, 1), groups=1
+        )
+
+
+LAYERS = Layers().eval()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        LAYERS.edges(),
+        LAYERS.edges("constant", 0),
+        LAYERS.edges(mode="constant", value=0.0),
+        LAYERS.sum(),
+        lambda x: F.relu(input=LAYERS.first(x)),
+        lambda x: LAYERS.first(x).mean((2, 3), keepdim=True),
+    ],
+)
+def test_calls_with_keywords_that_change_nothing_are_compiled(function):
+    x = torch.randn(1, 3, 12, 16)
+    with torch.inference_mode():
+        torch.testing.assert_close(Chain(function, x)(x), function(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        LAYERS.edges("constant", 1.0),
+        LAYERS.edges(value=1.0),
+        LAYERS.edges(mode="reflect"),
+        LAYERS.sum(alpha=2),
+        LAYERS.changed_behind_a_reader,
+        LAYERS.own_weights,
+        lambda x: F.pad(LAYERS.first(x), (1, 1, 1, 1)),
+        lambda x: F.pad(LAYERS.first(x), (1, 1, 1, 1)).mean((2, 3)),
+        lambda x: LAYERS.each(F.pad(LAYERS.first(x), (-1, 1, 1, 1))),
+        lambda x: LAYERS.each(F.pad(LAYERS.first(x), (1, 1))),
+        lambda x: LAYERS.along(LAYERS.first(x)),
+        lambda x: LAYERS.first(x[:, [2, 1, 0]]),
+        lambda x: LAYERS.first(x) * LAYERS.first(x)[:, :1].mean((2, 3))[:, :, None, None],
+        lambda x: F.conv2d(x, LAYERS.first.weight, padding="same"),
+        lambda x: LAYERS.first(x).mean((2, 3), dtype=torch.float64),
+        nn.Conv2d(3, 8, 3, padding=1, padding_mode="circular"),
+    ],
+)
+def test_calls_that_cannot_be_compiled_as_they_are_are_refused(function):
+    x = torch.randn(1, 3, 12, 16)
+    with torch.inference_mode():
+        with pytest.raises(ConversionError):
+            Chain(function, x)
+        assert torch.equal(chained(nn.Module(), function, x), function(x))
+
+
+@pytest.mark.parametrize("x", [torch.zeros(2, 3, 12, 16), torch.zeros(1, 3, 12, 16).double()])
+def test_several_inputs_and_float64_are_left_to_pytorch(x):
+    with torch.inference_mode(), pytest.raises(ConversionError, match="one input, float32"):
+        Chain(copy.deepcopy(LAYERS).to(x.dtype).first, x)
 
 
 def test_threads_may_share_a_network():
