@@ -158,5 +158,5 @@ def watch(
         chosen = replace(chosen, model=os.fspath(model))
     kind = kind_of_feeds(names, chosen) if model == AUTO else None
     network = loaded(model, options, kind)
-    check_model_options(chosen, network.network, shares=True)
+    check_model_options(chosen, network.network)
     return FeedRecords(chosen, network, sinks)

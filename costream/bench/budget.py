@@ -1,4 +1,4 @@
-"""Benchmark of budget control: static and moving video, on an idle and on a loaded machine."""
+"""Benchmark of budget control: a film that is paused or plays, on an idle and a busy machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from itertools import groupby, islice
 import numpy as np
 import numpy.typing as npt
 
-from costream.core.errors import SourceError, UsageError
-from costream.core.records import Box, VideoFrame
+from costream.core.errors import SourceError
+from costream.core.records import AudioBlock, Box, VideoFrame
 from costream.core.tables import Cell, Table
 from costream.evaluation.metrics.detection import DetectedBoxes, Truth, detection_scores
 from costream.models.base import Model
 from costream.options.budget import Budget
 from costream.options.values import ALL_TOKENS
-from costream.runtime.budget import controller
+from costream.runtime.budget import check_budget, controller
 from costream.runtime.tracking import Corners, corners_of
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
@@ -31,6 +31,7 @@ SETTLING = 10  # steps not counted: the controller has no measurements yet
 TOLERANCE = 0.15
 STRETCHES = ("quiet", "quiet, busy machine", "busy, busy machine", "busy")
 _NOISE = 1.0  # grey levels, standard deviation; the difference of two is below detectors' gates
+_HISS = 1e-4  # of full scale, the same of sound
 _LOAD = "import numpy\na = numpy.ones((1000, 1000))\nwhile True: a @ a"
 
 
@@ -52,13 +53,14 @@ def budget_trace(uri: str, model: Model, budget: Budget, steps: int = 240) -> li
 
     The frames of the video are taken at the rate of the model, whatever that of the video is.
 
-    The first two repeat the first frame of the video ``uri`` with noise; the others play the
-    video. In the second and third another process keeps a core busy. Raises SourceError when the
-    video is too short for half of ``steps``, UsageError for a model that cannot keep a budget.
+    The first two repeat the first frame of the video ``uri``, or the first block of the sound, with
+    noise; the others play it. In the second and third another process keeps a core busy. Raises
+    SourceError when it is too short for half of ``steps``, UsageError for a budget of operations
+    that is less than what each step of the model takes.
     """
+    check_budget(model, budget)
     throttle = controller(model, budget, model.info.card.rate_hz)
-    if throttle is None:
-        raise UsageError(f"{model.info.card.name} has a fixed cost per step", where="--model")
+    assert throttle is not None
     frames = _frames(uri, model, steps)
     least = model.info.card.timeline.threshold_of
     dense = [
@@ -109,7 +111,8 @@ def budget_table(trace: Sequence[Step], budget: Budget, target: float, title: st
     notes = (
         f"target {target / unit:g} {word} per step ({budget.text}), without the first"
         f" {SETTLING} steps. Models without tokens keep it on average, and spend less where nothing"
-        " moves. AP50: with the dense network's detections as ground truth.",
+        " moves, or take the same for each step. AP50: with the dense network's detections as"
+        " ground truth.",
     )
     return Table(title, columns, (*rows, _row("all", settled, target, unit)), notes)
 
@@ -158,30 +161,39 @@ def _arrays(
     return corners_of(boxes), scores, np.array([known.get(b.label, -1) for b in boxes], np.int64)
 
 
-def _frames(uri: str, model: Model, steps: int) -> list[VideoFrame]:
-    """Return the frames of all steps."""
-    source = open_source(uri, SourceOptions(box=model.info.box))
+def _frames(uri: str, model: Model, steps: int) -> list[VideoFrame | AudioBlock]:
+    """Return the frames, or blocks of sound, of all steps."""
+    source = open_source(uri, SourceOptions(box=model.info.box, sound=model.info.sound))
     try:
         source.open()
-        items = (item for item in source.items() if isinstance(item, VideoFrame))
-        running = [_held(item, item.rgb) for item in islice(items, steps - steps // 2)]
+        items = (item for item in source.items() if isinstance(item, VideoFrame | AudioBlock))
+        running = [
+            _held(item, item.rgb) if isinstance(item, VideoFrame) else item
+            for item in islice(items, steps - steps // 2)
+        ]
     finally:
         source.close()
     if len(running) < steps - steps // 2:
-        raise SourceError(f"has fewer than {steps - steps // 2} frames", where=uri)
-    rng, first = np.random.default_rng(0), running[0]
-    still = first.rgb.astype(np.float32)
-    noisy = (still + rng.normal(0, _NOISE, still.shape) for _ in range(steps // 2))
-    quiet = [_held(first, p.round().clip(0, 255).astype(np.uint8)) for p in noisy]
+        raise SourceError(f"has fewer than {steps - steps // 2} steps", where=uri)
+    rng = np.random.default_rng(0)
+    quiet = [_noisy(running[0], rng) for _ in range(steps // 2)]
     rate_hz = model.info.card.rate_hz
     return [replace(frame, time_s=k / rate_hz) for k, frame in enumerate([*quiet, *running])]
+
+
+def _noisy(item: VideoFrame | AudioBlock, rng: np.random.Generator) -> VideoFrame | AudioBlock:
+    if isinstance(item, AudioBlock):
+        hiss = rng.normal(0, _HISS, item.samples.shape).astype(np.float32)
+        return replace(item, samples=item.samples + hiss)
+    noisy = item.rgb + rng.normal(0, _NOISE, item.rgb.shape)
+    return _held(item, noisy.round().clip(0, 255).astype(np.uint8))
 
 
 def _held(frame: VideoFrame, pixels: npt.NDArray[np.uint8]) -> VideoFrame:
     return replace(frame, convert=lambda: pixels, arrived_s=None)
 
 
-def _dense(model: Model, frames: Sequence[VideoFrame]) -> list[tuple[Box, ...]]:
+def _dense(model: Model, frames: Sequence[VideoFrame | AudioBlock]) -> list[tuple[Box, ...]]:
     """Return the detections when every frame is computed in full; none of other models."""
     if not model.info.card.finds_objects:
         return [()] * len(frames)

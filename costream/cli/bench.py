@@ -389,7 +389,7 @@ def budget(
     png: str | None,
     as_json: bool,
 ) -> None:
-    """Show how well a budget is kept: FILE is paused, then played, then played on a busy core."""
+    """Show how well a budget is kept: FILE is paused, then played, each also with a busy core."""
     from costream.options.budget import Budget
 
     limit = Budget.parse(text)

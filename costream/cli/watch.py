@@ -16,8 +16,8 @@ from costream.options.options import Options
     },
     rate_hz={"help": "Steps of the model per second."},
     budget={
-        "metavar": "0.5x",
-        "help": "Share of real time for the model, all feeds together. Objects: as in detect.",
+        "metavar": "0.5x|40ms|20GMAC|50%|@FILE",
+        "help": "Share of real time for the model, all feeds together; others are as in detect.",
     },
 )
 def command(options: Options, effective: list[str]) -> ExitCode:

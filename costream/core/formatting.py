@@ -118,9 +118,8 @@ def closing_lines(header: Header, summary: Summary) -> list[str]:
     sound = header.options.get("sound")
     lines = [f"sound: {clean(sound)}"] if isinstance(sound, str) else []
     # Within a budget some frames may stand for others.
-    options = header.options
-    exact = options.get("exact") is not False and options.get("budget") is None
-    saved = saving_line(summary, exact=exact)
+    exact = header.options.get("exact", header.options.get("budget") is None)
+    saved = saving_line(summary, exact=bool(exact))
     remarks = (
         persons_line(summary),
         unfamiliar_line(header, summary),

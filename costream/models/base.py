@@ -236,6 +236,19 @@ class Model(Protocol):
         """
 
 
+@runtime_checkable
+class CountedModel(Model, Protocol):
+    """A model of which the operations of a step of one stream are known before."""
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of a step, frontend included."""
+
+    @property
+    def dense_macs(self) -> int:
+        """The same when all of the window is recomputed."""
+
+
 class NetworkRun(NamedTuple):
     """What a network that does not run at each step has done in one.
 

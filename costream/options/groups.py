@@ -92,9 +92,10 @@ class ModelFlags(Group):
     )
     budget: Budget | BudgetFile | None = flag(
         "--budget",
-        "auto, nanodet, eventful-*, cooadtr: maximum cost of a step, on average; 50%: of the"
-        " operations of computing every frame completely. FILE can be edited during the run.",
-        on=VIDEO,
+        "Maximum cost of a step, on average; 50%: of the operations of computing every frame"
+        " completely. auto, nanodet, eventful-*, cooadtr compute less to keep it; it is refused, or"
+        " reported, where others take more. FILE can be edited during the run.",
+        on=(*VIDEO, "listen"),
         parse=parse_budget,
         metavar="50%|40ms|20GMAC|0.5x|@FILE",
     )

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from costream.models.base import GatedModel, Looks, Model, StepResult
+from costream.core.errors import UsageError
+from costream.core.units import si
+from costream.models.base import CountedModel, GatedModel, Looks, Model, StepResult
 from costream.options.budget import Budget, BudgetFile
 
 log = logging.getLogger("costream")
@@ -154,6 +156,8 @@ class BudgetController:
 class TokenController:
     """Controls one stream of a model: call ``before`` and ``after`` each step."""
 
+    decides = True  # on each step
+
     def __init__(self, model: GatedModel, budget: Budget | BudgetFile, rate_hz: float) -> None:
         """``budget``: one in a file may change. ``rate_hz``: steps per second.
 
@@ -230,8 +234,14 @@ class LookController:
     more than the budget, this is reported once.
     """
 
-    def __init__(self, budget: Budget | BudgetFile, rate_hz: float) -> None:
-        """``budget``: one in a file may change. ``rate_hz``: steps per second."""
+    def __init__(
+        self, budget: Budget | BudgetFile, rate_hz: float, *, decides: bool = True
+    ) -> None:
+        """``budget``: one in a file may change. ``rate_hz``: steps per second.
+
+        ``decides``: whether there are networks that ask; if not, it watches over the budget only.
+        """
+        self.decides = decides
         self._file = budget if isinstance(budget, BudgetFile) else None
         self._budget = budget.budget if isinstance(budget, BudgetFile) else budget
         self._rate_hz = rate_hz
@@ -266,6 +276,8 @@ class LookController:
         if self._file is not None and self._file.current() != self._budget:
             self._budget = self._file.budget
             self._begin()
+        if not self.decides:
+            return
         if state.looks is None:
             state.looks = Looks()
         state.looks.may = self.may
@@ -321,7 +333,8 @@ class LookController:
         self._account = min(self._most, self._account + more - cost)
         if self._account < -more * self._rate_hz * _DEBT_S and not self._warned:
             self._warned = True
-            log.warning("the steps exceed the budget of %s with the fewest runs", self._budget.text)
+            how = "with the fewest runs" if self.decides else "and all of them take the same"
+            log.warning("the steps exceed the budget of %s %s", self._budget.text, how)
         for name in result.ran[0] if result.ran else ():
             took = None if result.costs is None else result.costs.get(name)
             head = self._heads.setdefault(name, _Head())
@@ -342,13 +355,31 @@ Controller: TypeAlias = TokenController | LookController
 def controller(
     model: Model, budget: Budget | BudgetFile | None, rate_hz: float
 ) -> Controller | None:
-    """Return a controller of one stream; None without a budget, or for a model that has no use."""
+    """Return a controller of one stream; None without a budget."""
     if budget is None:
         return None
     if isinstance(model, GatedModel):
         return TokenController(model, budget, rate_hz)
-    looks = model.info.looks or model.info.holds
-    return LookController(budget, rate_hz) if looks else None
+    return LookController(budget, rate_hz, decides=chooses(model))
+
+
+def chooses(model: Model) -> bool:
+    """Return whether a model computes less where a budget wants it; others' steps are all alike."""
+    return isinstance(model, GatedModel) or model.info.looks or model.info.holds
+
+
+def check_budget(model: Model, budget: Budget | BudgetFile) -> None:
+    """Raise UsageError if all steps of a model take the same, and more operations than a budget."""
+    now = budget.budget if isinstance(budget, BudgetFile) else budget
+    if chooses(model) or now.unit != "macs" or not isinstance(model, CountedModel):
+        return
+    most = now.target(model.info.card.rate_hz, model.dense_macs)
+    if model.macs > most:
+        name, takes = model.info.card.name, si(model.macs, "MAC")
+        what = f"each step of {name} takes {takes}, the budget is {now.text}"
+        what += f" ({si(most, 'MAC')})" if now.kind == "part" else ""
+        hint = "give it more; nanodet, cooadtr and eventful-vitdet compute less within a budget"
+        raise UsageError(what, where="--budget", hint=hint)
 
 
 class GateController:

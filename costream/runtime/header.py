@@ -9,6 +9,7 @@ from costream.core.commit import code_version
 from costream.core.records import Head, Header, SourceInfo
 from costream.models.base import Model, ModelHead
 from costream.options.options import Options
+from costream.runtime.budget import chooses
 from costream.weights_io.card import UNTRAINED, Familiarity, Timeline
 
 
@@ -56,6 +57,7 @@ def make_header(
             **({"weights": UNTRAINED} if card.untrained else {}),
             **({"full_scale_db": options.full_scale_db} if options.full_scale_db else {}),
             **options.recorded,
+            **({} if options.budget is None or chooses(model) else {"exact": True}),
             **notes,
             **({"assumed": list(info.assumed)} if info.assumed else {}),
         },

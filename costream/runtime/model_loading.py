@@ -86,16 +86,14 @@ def load(options: Options, kind: SourceKind | None = None) -> Model:
         return model
 
 
-def load_checked(
-    options: Options, kind: SourceKind | None = None, *, shares: bool = False
-) -> Model:
+def load_checked(options: Options, kind: SourceKind | None = None) -> Model:
     """Load the model of a run, and check that its options apply to the model.
 
-    ``kind``: as for ``load``. ``shares``: see ``check_options``. Raises ModelError as
-    ``load_model``, UsageError for an option that does not apply.
+    ``kind``: as for ``load``. Raises ModelError as ``load_model``, UsageError for an option that
+    does not apply.
     """
     with settling():
         model = load(options, kind)
-        check_model_options(options, model, shares=shares)
+        check_model_options(options, model)
     log.info("%s: weights %s", model.info.card.name, model.info.weights_sha256[:12])
     return model

@@ -9,6 +9,7 @@ from costream.models.base import GatedModel, Model
 from costream.models.persons import PersonsModel
 from costream.options.options import Options
 from costream.options.values import ALL_TOKENS
+from costream.runtime.budget import check_budget
 from costream.runtime.joints import MOST
 from costream.sinks.registry import drawing_size, object_formats
 from costream.sources.base import SourceOptions
@@ -51,18 +52,17 @@ def source_options(
     )
 
 
-def check_model_options(options: Options, model: Model, *, shares: bool = False) -> None:
+def check_model_options(options: Options, model: Model) -> None:
     """Raise UsageError for an option that does not apply to the model, see ``check_options``."""
-    finds_objects = model.info.card.finds_objects
-    gated, shares = isinstance(model, GatedModel), shares or model.info.looks or model.info.holds
     check_options(
         options,
-        finds_objects=finds_objects,
-        gated=gated,
-        shares=shares,
+        finds_objects=model.info.card.finds_objects,
+        gated=isinstance(model, GatedModel),
         by_place=model.info.by_place,
         learned=model.info.learned,
     )
+    if options.budget is not None:
+        check_budget(model, options.budget)
 
 
 def check_options(
@@ -70,15 +70,13 @@ def check_options(
     *,
     finds_objects: bool,
     gated: bool,
-    shares: bool = False,
     by_place: bool = False,
     learned: bool = False,
 ) -> None:
     """Raise UsageError for an option that does not apply to the model or this machine.
 
     ``finds_objects``: whether the model detects objects. ``gated``: whether it is token-gated.
-    ``shares``: any model of this run can keep a budget. ``by_place``, ``learned``: see
-    ``ModelInfo``.
+    ``by_place``, ``learned``: see ``ModelInfo``.
     """
     unfit = _unfit_policy(options, gated=gated, learned=learned)
     _ = options.places  # raises if two have one name
@@ -87,8 +85,6 @@ def check_options(
 
         check_decoder()
     if not gated:
-        if options.budget is not None and not shares:
-            unfit["--budget"] = "takes the same for each step"
         if options.tokens is not None and not by_place:
             complete = "computes complete pictures with this device, precision or file"
             unfit["--tokens"] = complete if finds_objects else "is not token-gated"
@@ -101,9 +97,6 @@ def check_options(
         unfit |= dict.fromkeys(named, "does not detect objects")
     for where, why in unfit.items():
         hint = "leave it out, or use another model, such as eventful-vitdet"
-        if where == "--budget":
-            beside = "; nanodet shares its budget with models beside it (-m nanodet,NAME), in video"
-            hint = f"leave it out, or use nanodet, cooadtr or eventful-vitdet{beside}"
         raise UsageError(f"{options.model} {why}", where=where, hint=hint)
 
 

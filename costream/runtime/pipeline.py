@@ -98,7 +98,7 @@ class StreamRunner:
         self._controller = self._controlled()
         if self.persons is not None and isinstance(self._controller, LookController):
             self.persons.govern(self._controller.may)
-        if self._controller is not None:  # it decides on each step
+        if self._controller is not None and self._controller.decides:
             self._chunk = 1
         # Time spent waiting for a live source does not count.
         self._now_s = time.thread_time if info.live else time.perf_counter
@@ -185,10 +185,11 @@ class StreamRunner:
             if persons is not None:
                 pairs = zip(items, results, strict=True)
                 results = [persons.step(*pair, looks_of(self._model, self.state)) for pair in pairs]
-            if isinstance(self._controller, LookController):
-                self._controller.after(results[-1])
         else:
             results = [persons.step(item) for item in items]
+        if isinstance(self._controller, LookController):
+            for result in results:
+                self._controller.after(result)
         self._newest = ticks[-1]
         budget = None if self._controller is None else self._controller.step_budget
         dropped = 0 if self._live is None else self._live.dropped

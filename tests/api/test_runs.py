@@ -198,9 +198,9 @@ def test_what_is_opened_yields_what_the_model_needs(name, model, tmp_path):
             "threshold: 2 is not",
         ),
         (
-            lambda f: costream.detect(f, rate_hz=5, budget="1x", model="encoder"),
+            lambda f: costream.detect(f, rate_hz=5, budget="1MMAC", model="encoder"),
             UsageError,
-            "takes the same for each step",
+            "each step of encoder takes 385 MMAC",
         ),
         (
             lambda f: costream.detect(ROOM, start=5, end=2, model="cooadtr"),

@@ -14,7 +14,7 @@ from costream.models.catalogue import load_model
 from costream.options.budget import Budget
 from kit.media import make_video
 from kit.object_nets import bright_model, random_model
-from kit.paths import WEIGHTS
+from kit.paths import SAMPLES, WEIGHTS
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,14 @@ def test_a_detector_of_single_pictures_keeps_a_budget_on_average_where_something
     assert table.rows[3][7] is None  # it has no tokens
 
 
-def test_a_model_without_a_choice_is_refused(clip: Path) -> None:
-    model = load_model("nanodet", WEIGHTS / "nanodet.safetensors", device="cpu")
-    model.info = replace(model.info, looks=False)
-    with pytest.raises(UsageError, match="fixed cost"):
-        budget_trace(str(clip), model, Budget.parse("50%"))
+def test_a_model_of_sound_has_a_trace_too() -> None:
+    model = load_model("mn04", WEIGHTS / "mn04.safetensors", device="cpu")
+    trace = budget_trace(str(SAMPLES / "street.ogg"), model, Budget.parse("28MMAC"), steps=48)
+    assert {(step.cost, step.macs / step.dense_macs) for step in trace} == {(27_187_072, 1.0)}
+    with pytest.raises(UsageError, match="each step of mn04 takes 27"):
+        budget_trace(str(SAMPLES / "street.ogg"), model, Budget.parse("50%"))
 
 
 def test_a_video_that_is_too_short(clip: Path) -> None:
-    with pytest.raises(SourceError, match="fewer than 50 frames"):
+    with pytest.raises(SourceError, match="fewer than 50 steps"):
         budget_trace(str(clip), random_model(), Budget.parse("1TMAC"), steps=100)

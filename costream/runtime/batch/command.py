@@ -30,7 +30,9 @@ from costream.runtime.batch.ray_engine import RayEngine
 from costream.runtime.batch.run_input import preview
 from costream.runtime.batch.stores import fingerprint
 from costream.runtime.batch.tables import TABLES, MergedInput, MergedTables
+from costream.runtime.budget import check_budget
 from costream.runtime.logs import logging_to
+from costream.runtime.model_loading import load
 from costream.runtime.options import check_options
 from costream.runtime.ray_cluster import require_ray
 from costream.runtime.stop import StopHandler
@@ -73,10 +75,11 @@ class _Batch:
             options,
             finds_objects=found.finds_objects,
             gated=found.gated,
-            shares=found.looks,
             by_place=found.by_place,
             learned=found.learned,
         )
+        if options.budget is not None and not (found.gated or found.looks):
+            check_budget(load(options), options.budget)
         if options.only:
             match_labels(options.only, self.weights.events)
         self.work = BatchJob(_absolute(options), self.weights.weights_sha256, code_files())

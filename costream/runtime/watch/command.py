@@ -55,9 +55,7 @@ def watch(options: Options, effective: Sequence[str] = ()) -> ExitCode:
         with ExitStack() as stack:
             stack.enter_context(silence_portaudio(spec.uri for spec in specs))
             views = _views(options, stack)
-            model = load_checked(
-                options, kind_of_feeds([s.uri for s in specs], options), shares=True
-            )
+            model = load_checked(options, kind_of_feeds([s.uri for s in specs], options))
             run = watch_run(WatchParts(options, specs, model, views, stop, file_sinks))
             for _ in run.rounds():
                 pass

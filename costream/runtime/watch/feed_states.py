@@ -40,7 +40,8 @@ class FeedStates:
         """
         self._model, self._count = model, count
         self._throttles = throttles
-        self._apart = model.info.in_time or throttles is not None  # a state for each feed
+        decided = any(throttle.decides for throttle in throttles or ())  # how, for each feed
+        self._apart = model.info.in_time or decided  # a state for each feed
         self._persons = persons
         self._states: list[Any] = (
             [model.init_state(1) for _ in range(count)]
@@ -62,13 +63,16 @@ class FeedStates:
         if self._persons is not None or self._apart:
             return [self._step_one(row, item) for row, item in zip(rows, items, strict=True)]
         state = self._states[0]
+        for row in rows:
+            self._before(row, state)
         if len(rows) == self._count:
             result = self._model.step(items, state)
         else:
             part = state.take(rows)
             result = self._model.step(items, part)
             state.put(rows, part)
-        return [result.row(k) for k in range(len(rows))]
+        results = [result.row(k) for k in range(len(rows))]
+        return [self._after(row, result) for row, result in zip(rows, results, strict=True)]
 
     def step_budget(self, row: int) -> dict[str, float]:
         """Return the maximum cost of the newest step of this row, by field of Compute."""
@@ -100,18 +104,27 @@ class FeedStates:
         state.put(rows, saved)
 
     def _step_one(self, row: int, item: Data) -> StepResult:
-        persons, throttles = self._persons, self._throttles
+        persons, (state, _) = self._persons, self._at(row)
+        throttle = self._before(row, state)
         if persons is not None and not isinstance(self._model, PersonsModel):
-            return persons[row].step(item)
-        state = self._states[row]
-        if throttles is not None:
-            throttles[row].before(state)
+            return self._after(row, persons[row].step(item))
         result = self._model.step([item], state)
-        throttle = None if throttles is None else throttles[row]
         if isinstance(throttle, TokenController):  # its budget is that of the detector
             throttle.after(result)
         if persons is not None:
             result = persons[row].step(item, result, looks_of(self._model, state))
+        return self._after(row, result)
+
+    def _before(self, row: int, state: Any) -> Controller | None:
+        """Prepare a step for its budget; return the controller of this feed."""
+        if self._throttles is None:
+            return None
+        self._throttles[row].before(state)
+        return self._throttles[row]
+
+    def _after(self, row: int, result: StepResult) -> StepResult:
+        """Take the cost of a step of all networks of a feed, and return its result."""
+        throttle = None if self._throttles is None else self._throttles[row]
         if isinstance(throttle, LookController):
             throttle.after(result)
         return result

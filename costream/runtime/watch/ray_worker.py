@@ -97,7 +97,7 @@ class FeedWorker:
         share_heap()
         for path in task.code:
             run_code(path)
-        model = load_checked(task.options, shares=True)
+        model = load_checked(task.options)
         if model.info.weights_sha256 != task.weights_sha256:
             raise CostreamError(f"a worker has other weights of {model.info.card.name}")
         outbox.begin({name: _with_state(model, at) for name, at in task.saved.items()})

@@ -19,7 +19,7 @@ from costream.core.clock import resample, tick_per_item
 from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError
 from costream.core.status import WatchStatus
 from costream.models.base import GatedModel, Model
-from costream.options.budget import BudgetFile
+from costream.options.budget import Budget
 from costream.options.options import Options
 from costream.runtime.alerts.alerts import AlertOptions, Alerts
 from costream.runtime.alerts.rules import RuleLabels
@@ -363,14 +363,10 @@ def _open(spec: FeedSpec, reading: SourceOptions) -> Source:
 
 def _share(options: Options, model: Model) -> float | None:
     """Return the share of real time that steps are left out for; None: there is no such limit."""
-    if options.budget is None or isinstance(model, GatedModel) or model.info.looks:
-        return None
     budget = options.budget
-    if isinstance(budget, BudgetFile) or budget.kind != "share":
-        what = f"watch computes every step of {model.info.card.name}"
-        hint = "use a share of real time (0.5x), or a token-gated model"
-        raise UsageError(what, where="--budget", hint=hint)
-    return budget.amount
+    if isinstance(model, GatedModel) or model.info.looks or not isinstance(budget, Budget):
+        return None
+    return budget.amount if budget.kind == "share" else None
 
 
 def _throttles(
@@ -424,7 +420,7 @@ def make_alerts(
     objects = model.info.card.finds_objects
     classes = RuleLabels.of((head.card, options.timeline(head.card)) for head in model.info.heads)
     for spec in specs:
-        check_model_options(options.with_places(spec.places), model, shares=True)
+        check_model_options(options.with_places(spec.places), model)
         places = {place.name: place.kind for place in spec.places} if objects else None
         speech_clips = options.speech_clips
         rules = spec.alerts if own else AlertOptions(spec.alerts.on, clips=spec.alerts.clips)
