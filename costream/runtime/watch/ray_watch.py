@@ -44,6 +44,7 @@ from costream.runtime.watch.ray_worker import FeedWorker, WorkerTask
 from costream.runtime.watch.state_dir import SavedState, StateDirectory
 from costream.runtime.watch.status import NEWEST_ALERTS, resident_mb
 from costream.runtime.watch.watch_run import (
+    RESUME_S,
     STOP_S,
     VIEW_S,
     WatchParts,
@@ -75,7 +76,7 @@ _TOTALS = (*_COUNTS, "macs", "dense_macs")
 
 
 @dataclass
-class _RayFeed:
+class RayFeed:
     """A feed, its files, and how far it has come."""
 
     spec: FeedSpec
@@ -93,15 +94,24 @@ class _RayFeed:
         return self.status.state in ("ended", "lost")
 
     def saved(self) -> SavedState | None:
-        """Return from where the next worker continues."""
+        """Return from where the next worker continues.
+
+        Before this worker has sent a state, that is the earlier one, unless it was too old for it.
+        """
         if self.at is None:
             return self.earlier
-        at, state = self.at.at, self.state
-        return SavedState(
-            **{**vars(at), "smoothed": () if state is None else state.at.smoothed},
-            saved_s=self.at.saved_s,
-            state=None if state is None else state.values,
-        )
+        at, earlier = self.at, self.earlier
+        state: Any = None
+        smoothed: tuple[float, ...] = ()
+        if self.state is not None:
+            state, smoothed = self.state.values, self.state.at.smoothed
+        elif earlier is not None and earlier.age_s(at.saved_s) <= RESUME_S:
+            state, smoothed = earlier.state, earlier.smoothed
+        return SavedState(**{**vars(at.at), "smoothed": smoothed}, saved_s=at.saved_s, state=state)
+
+    def continues(self) -> None:
+        """Let the next worker continue from what has come from this one, which is lost."""
+        self.earlier, self.at, self.state = self.saved(), None, None
 
 
 @dataclass
@@ -109,7 +119,7 @@ class _RayWorker:
     """An actor and its feeds."""
 
     number: int
-    feeds: list[_RayFeed]
+    feeds: list[RayFeed]
     actor: Any = None
     machine: str = ""  # as the cluster names it
     began_s: float = 0.0  # time.monotonic()
@@ -140,7 +150,7 @@ class RayWatch:
         actions = [view for view in (self._broker, self._page) if view is not None]
         self._alerts = make_alerts(options, specs, model, actions)
         self._feeds = {
-            spec.name: _RayFeed(spec, FeedStatus(spec.name, spec.shown, "connecting"))
+            spec.name: RayFeed(spec, FeedStatus(spec.name, spec.shown, "connecting"))
             for spec in specs
         }
         self._workers: list[_RayWorker] = []
@@ -366,13 +376,13 @@ class RayWatch:
         worker.status = None
         for feed in feeds:
             feed.before = feed.status = self._total(feed, waiting=True)
-            feed.earlier, feed.at = feed.saved(), None
+            feed.continues()
         names = ", ".join(feed.spec.name for feed in feeds)
         log.warning("worker %d was lost: %s; another continues: %s", worker.number, why, names)
 
     # Feeds.
 
-    def _record(self, feed: _RayFeed, record: AnyRecord) -> None:
+    def _record(self, feed: RayFeed, record: AnyRecord) -> None:
         if isinstance(record, Header):
             self._end_run(feed)
             if os.path.exists(feed.spec.uri):  # workers have its absolute path
@@ -391,7 +401,7 @@ class RayWatch:
             for sink in feed.sinks:
                 sink.write(record)
 
-    def _end_run(self, feed: _RayFeed) -> None:
+    def _end_run(self, feed: RayFeed) -> None:
         """Finish the files of a run that its worker has not finished."""
         if not feed.sinks:
             return
@@ -469,7 +479,7 @@ class RayWatch:
             labels=tuple(x for h in heads for x in h.card.labels if x != h.card.background),
         )
 
-    def _total(self, feed: _RayFeed, *, waiting: bool = False) -> FeedStatus:
+    def _total(self, feed: RayFeed, *, waiting: bool = False) -> FeedStatus:
         """Return the status of a feed, with the totals of the workers that were lost."""
         status, before = feed.status, feed.before
         if waiting:
@@ -554,7 +564,7 @@ def _marked(folder: Path) -> Iterator[str]:
         yield file.name
 
 
-def _close(feed: _RayFeed, summary: Summary) -> None:
+def _close(feed: RayFeed, summary: Summary) -> None:
     """Close the files of a run; the first error is raised after all were tried."""
     sinks, feed.sinks = feed.sinks, []
     with ExitStack() as stack:
