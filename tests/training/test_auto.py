@@ -436,3 +436,19 @@ def test_what_auto_cannot_do_is_said_in_a_line(tmp_path: Path) -> None:
         assert done.returncode == 2
         assert words in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("wanted", ["encoder+mn04", "encoder+motion+mn04"])
+def test_a_frontend_that_is_named_is_not_left_out(tmp_path: Path, wanted: str) -> None:
+    """Clips without sound: there are no features of it to join."""
+    for name in ("a0", "a1", "b0", "b1"):
+        (tmp_path / "data" / name[0]).mkdir(parents=True, exist_ok=True)
+        # One clip has sound, so that its frontend is among those that are tried.
+        path = tmp_path / "data" / name[0] / f"{name}.mp4"
+        make_video(path, 75, audio_s=3.0 if name == "a0" else 0.0)
+    given = ("--data", tmp_path / "data", "--frontend", wanted, "-o", tmp_path / "own.safetensors")
+    done = costream("train", "auto", *given)
+    assert done.returncode != 0
+    assert "sound" in done.stderr
+    assert "not tried" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 2

@@ -175,7 +175,8 @@ class AutoTrainer(SequenceTrainer):
     def _features(self, data: TrainingData, settings: TrainSettings) -> list[ClipFeatures]:
         """Return the features by each frontend, and of several; copies are in one group.
 
-        A frontend that not all examples fit is left out with a warning, unless it is the only one.
+        A frontend that not all examples fit is left out with a warning, unless it is the only one
+        or ``--frontend`` names it.
         """
         found: list[ClipFeatures] = []
         failed: dict[str, list[str]] = {}  # the frontends of each reason
@@ -189,6 +190,8 @@ class AutoTrainer(SequenceTrainer):
                     continue
                 clips = clips_by(data.training, setup, settings, self._joints)
             except (SourceError, UsageError) as error:
+                if settings.frontend is not None:
+                    raise
                 failed.setdefault(str(error), []).append(frontend.name)
                 if sum(map(len, failed.values())) == len(self._frontends) and len(failed) == 1:
                     raise
