@@ -95,12 +95,18 @@ class ExampleTracer(Tracer):
     """A tracer that also runs the network on an example: sizes and conditions are the example's.
 
     Only the network's first argument is traced; the others have their defaults.
+
+    Attributes:
+        values: of the nodes, for the example.
+        changed: the earlier nodes whose values, or the memory of them, a node changes in place.
     """
 
     def __init__(self, example: Tensor) -> None:
         super().__init__()
         self._example, self._running = example, False
         self.values: dict[fx.Node, Any] = {}
+        self.changed: dict[fx.Node, list[fx.Node]] = {}
+        self._noted: dict[fx.Node, list[int]] = {}  # versions
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
         """Return the function to trace, and its arguments."""
@@ -126,8 +132,14 @@ class ExampleTracer(Tracer):
                 value = args[0] if kind == "output" else target(*args, **kwargs)
         finally:
             self._running = False
-        self.values[node] = value
+        if any(self._is_changed(given) for given in node.all_input_nodes):
+            self.changed[node] = [each for each in self.values if self._is_changed(each)]
+            self._noted |= {each: _versions(self.values[each]) for each in self.changed[node]}
+        self.values[node], self._noted[node] = value, _versions(value)
         return node
+
+    def _is_changed(self, node: fx.Node) -> bool:
+        return _versions(self.values[node]) != self._noted[node]
 
     def proxy(self, node: fx.Node) -> Any:
         """Return the traced value of a node, or the value itself if it is not a tensor."""
@@ -154,6 +166,12 @@ class ExampleTracer(Tracer):
     def iter(self, obj: Any) -> Any:
         """Yield what stands for the parts of a value."""
         return (obj[k] for k in range(len(self.values[obj.node])))
+
+
+def _versions(value: Any) -> list[int]:
+    """Return how often the tensors of a value were changed in place; views count together."""
+    several = value if isinstance(value, tuple | list) else [value]
+    return [v._version for v in several if isinstance(v, Tensor) and not v.is_inference()]
 
 
 class ExampleProxy(fx.Proxy):

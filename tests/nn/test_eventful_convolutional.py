@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -262,3 +263,93 @@ def test_augmented_assignments_give_the_same_or_are_refused(operation):
     agrees(Augmented(operation, again=False))
     with pytest.raises(co.ConversionError, match="changes a map in place that others read"):
         co.EventfulConvolutions(Augmented(operation, again=True), torch.zeros(1, 3, 64, 64))
+
+
+class Layers(nn.Module):
+    """Three convolutions for functions that change maps in place."""
+
+    def __init__(self, function: Callable[[Layers, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.each = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 1, 1, groups=8)
+        self.last, self.function = nn.Conv2d(8, 8, 1), function
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self.function(self, self.first(pictures))
+
+
+def part(net: Layers, x: Tensor) -> Tensor:
+    half = x[:, :4]
+    half += 1
+    return net.last(x)
+
+
+def part_of_two(net: Layers, x: Tensor) -> Tensor:
+    first, second = x.chunk(2, 1)
+    first.add_(second)
+    return net.last(x)
+
+
+def rows(net: Layers, x: Tensor) -> Tensor:
+    x.flatten(2).mul_(2.0)
+    return net.last(x)
+
+
+def rows_of_a_changed_map(net: Layers, x: Tensor) -> Tensor:
+    flat = x.flatten(2)
+    torch.relu_(x)
+    return flat.sum(2)
+
+
+def output(net: Layers, x: Tensor) -> Tensor:
+    torch.add(x, net.each(x), out=x)
+    return net.last(x)
+
+
+def same_name(net: Layers, x: Tensor) -> Tensor:
+    other = x.contiguous()
+    other.add_(net.each(x))
+    return net.last(x)
+
+
+@pytest.mark.parametrize(
+    "function", [part, part_of_two, rows, rows_of_a_changed_map, output, same_name]
+)
+def test_changes_through_another_name_of_a_map_are_refused(function):
+    with pytest.raises(co.ConversionError, match="changes a map in place that others read"):
+        co.EventfulConvolutions(Layers(function), torch.zeros(1, 3, 64, 96))
+
+
+def read_before(net: Layers, x: Tensor) -> Tensor:
+    other = net.each(x)
+    return net.last(F.relu(x, inplace=True)) + other
+
+
+def changed_at_the_end(net: Layers, x: Tensor) -> Tensor:
+    torch.relu_(x)
+    return x.mean((2, 3))
+
+
+def copied(net: Layers, x: Tensor) -> Tensor:
+    inner = x[:, :, 1:, 1:]
+    return net.last(inner.contiguous().add_(1.0)) + net.last(inner)
+
+
+@pytest.mark.parametrize("function", [read_before, changed_at_the_end, copied])
+def test_changes_of_what_nobody_reads_by_another_name_give_the_same(function):
+    agrees(Layers(function), (64, 96))
+
+
+def test_a_step_of_no_streams_changes_nothing():
+    network, pictures = Ends().eval(), torch.rand(2, 3, 48, 64)
+    eventful = co.EventfulConvolutions(network, pictures)
+    state = eventful.init_state(2)
+    for _ in range(2):
+        eventful.forward_step(pictures, state)
+    before = {name: tensor.clone() for name, tensor in vars(state).items()}
+    with torch.no_grad():
+        expected = network(pictures[:0])
+    assert eventful.forward_step(pictures[:0], state, streams=[]).shape == expected.shape
+    assert (eventful.operations.total, eventful.every, eventful.share) == (0, 0, 0)
+    for name, tensor in vars(state).items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)

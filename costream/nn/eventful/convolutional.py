@@ -158,11 +158,14 @@ class EventfulConvolutions(nn.Module):
     ) -> Any:
         """Take a picture of every stream, [B, C, H, W], return the network's output.
 
-        ``streams``: of these rows of the state only. ``renew``: compute all places, by which what
-        ``threshold`` and ``margin`` have left out is made up for. Raises ValueError for pictures
-        that are larger than those of the state.
+        ``streams``: of these rows of the state only, or of none. ``renew``: compute all places, by
+        which what ``threshold`` and ``margin`` have left out is made up for. Raises ValueError for
+        pictures that are larger than those of the state.
         """
-        at = torch.arange(len(state.frames)) if streams is None else torch.tensor([*streams])
+        at = torch.arange(len(state.frames)) if streams is None else torch.tensor([*streams]).long()
+        if not len(at):
+            self.share, self.operations, self.in_full, self.every = 0.0, Operations(), False, 0
+            return self.model(pictures)
         plan = self._plan(tuple(pictures.shape[1:]))
         length = state.maps.shape[1]
         if plan.length > length:
@@ -289,12 +292,13 @@ def _planned(model: nn.Module, shape: tuple[int, ...], margin: int | None) -> _P
     weight = next(model.parameters())
     tracer = ExampleTracer(torch.zeros(1, *shape, dtype=weight.dtype))
     try:
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             graph = tracer.trace(model)
     except Exception as error:
         raise ConversionError(f"it cannot be traced: {error}") from error
+    changed = {*itertools.chain(*tracer.changed.values())}
     for node in [*graph.nodes]:
-        if node.op == "call_method" and node.target == "contiguous":
+        if node.op == "call_method" and node.target == "contiguous" and node not in changed:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     first = next(iter(graph.nodes))
@@ -303,6 +307,8 @@ def _planned(model: nn.Module, shape: tuple[int, ...], margin: int | None) -> _P
         found.add(node)
     if not found.steps:
         raise ConversionError("it does not begin with a convolution")
+    for node, others in tracer.changed.items():
+        _check_unread(node, others, {*found.dense})
     return found.plan(margin)
 
 
@@ -348,8 +354,6 @@ class _Finder:
 
     def add(self, node: Node) -> None:
         """Add the next node of the graph."""
-        if self.changes_in_place(node):
-            _check_unread(node)
         if node is self.first or any(rule(self, node) for rule in _RULES):
             return
         self.dense.append(node)
@@ -366,16 +370,6 @@ class _Finder:
         self.maps[node] = form
         self.steps.append(_Step(node, run, list(inputs), None))
         return True
-
-    def changes_in_place(self, node: Node) -> bool:
-        """Return whether a node changes the map that it reads."""
-        if not node.args or node.args[0] not in self.maps:
-            return False
-        layer = self.layer(node)
-        name = layer if isinstance(layer, str) else getattr(layer, "__name__", "")
-        inplace = getattr(layer, "inplace", False) or node.kwargs.get("inplace")
-        changes = name.endswith("_") and not name.endswith("__")
-        return bool(inplace) or changes or layer in _IN_PLACE
 
     def layer(self, node: Node) -> Any:
         """Return the layer that a node calls, or the function."""
@@ -620,11 +614,17 @@ def _row_function(found: _Finder, node: Node) -> Rows | None:
     return None
 
 
-def _check_unread(node: Node) -> None:
-    """Raise ConversionError if a map that a node changes in place is read after it."""
-    before = {*itertools.takewhile(lambda each: each is not node, node.graph.nodes)}
-    if any(user not in before for user in node.args[0].users if user is not node):
-        raise ConversionError(f"{node.name} changes a map in place that others read")
+def _check_unread(node: Node, changed: Sequence[Node], dense: set[Node]) -> None:
+    """Raise ConversionError if what a node changes in place is read after it by another name.
+
+    ``dense``: nodes that are computed in full, in their order, so that they read what they change;
+    but what is a view of it in the network may be a copy here.
+    """
+    before = {*itertools.takewhile(lambda each: each is not node, node.graph.nodes), node}
+    for each in changed:
+        is_changed = node in dense and each in node.args[:1]
+        if {*each.users} - before - (dense if is_changed else set()):
+            raise ConversionError(f"{node.name} changes a map in place that others read")
 
 
 def _shuffled(frame: _Frame, rows: list[Tensor], groups: int) -> Tensor:
@@ -714,6 +714,5 @@ _POINTWISE = (
     F.relu, torch.relu, F.relu6, F.leaky_relu, F.silu, F.hardswish, F.hardsigmoid, F.gelu,
     torch.sigmoid, torch.tanh, F.elu,
 )  # fmt: skip
-_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv)
 _SUMS = ("add_", operator.add, operator.iadd, torch.add)
 _RULES = (_convolution, _max_pool, _pad, _enlargement, _crop, _channels)
