@@ -452,3 +452,18 @@ def test_a_frontend_that_is_named_is_not_left_out(tmp_path: Path, wanted: str) -
     assert "sound" in done.stderr
     assert "not tried" not in done.stderr
     assert len(done.stderr.splitlines()) <= 2
+
+
+def test_all_files_that_cannot_be_read_are_named_before_anything_is_tried(tmp_path: Path) -> None:
+    for name in ("a0", "a1", "b0", "b1"):
+        (tmp_path / "data" / name[0]).mkdir(parents=True, exist_ok=True)
+        make_video(tmp_path / "data" / name[0] / f"{name}.mp4", 75)
+    (tmp_path / "data" / "a" / "empty.mp4").touch()
+    (tmp_path / "data" / "b" / "noise.mp4").write_bytes(bytes(range(1, 256)) * 20)
+    given = ("--data", tmp_path / "data", "-o", tmp_path / "own.safetensors")
+    done = costream("train", "auto", *given)
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert "2 recordings cannot be used" in line
+    assert "empty.mp4: the file is empty" in line
+    assert "noise.mp4: this is not a video" in line

@@ -103,7 +103,8 @@ def first_source(uri: str, settings: TrainSettings) -> SourceInfo:
         hears, shows = media_streams(split_video(uri)[0])
         if hears and not shows:
             return SourceInfo(uri, uri, "audio", None, None)
-        return SourceInfo(uri, uri, "video", None, None, extra_audio=hears)
+        if shows:
+            return SourceInfo(uri, uri, "video", None, None, extra_audio=hears)
     source = open_source(uri, options)
     try:
         info = source.open()
