@@ -20,7 +20,7 @@ from costream.labels.recording import Label
 from costream.runtime.stop import Stopped
 from costream.training.checkpoint import TrainingCheckpoint
 from costream.training.feature_cache import FeatureCache
-from costream.weights_io.card import Card, LicenceClass
+from costream.weights_io.card import Card, LicenceClass, Timeline
 from costream.weights_io.file import Weights
 from costream.weights_io.licences import AllowedLicence, narrowest
 
@@ -249,6 +249,32 @@ def base_rows(labels: Sequence[str], base: Card) -> list[int | None]:
     if not any(name for name in names if name != base.background):
         return [None] * len(labels)
     return [None if name is None else base.labels.index(name) for name in names]
+
+
+def is_plain(settings: TrainSettings) -> bool:
+    """Return whether the network may be replaced: neither it nor the frontend was asked for."""
+    return not (
+        settings.fine_tune or settings.scratch or settings.adapter != "none" or settings.density < 1
+    )
+
+
+def knows_all(labels: Sequence[str], workspace: Workspace) -> bool:
+    """Return whether the base's weights for all these labels may be better than trained ones."""
+    return is_plain(workspace.settings) and None not in base_rows(labels, workspace.base.card)
+
+
+def base_timeline(labels: Sequence[str], base: Card) -> Timeline:
+    """Return the base model's timeline for labels that it has.
+
+    Without some of them, thresholds mean something else: it is the usual one.
+    """
+    rows = dict(zip(labels, base_rows(labels, base), strict=True))
+    own = base.timeline.thresholds
+    names = {label: base.labels[row] for label, row in rows.items() if row is not None}
+    if len(names) < len(rows):
+        return Timeline()
+    kept = {label: own[name] for label, name in names.items() if name in own}
+    return replace(base.timeline, thresholds=kept)
 
 
 def in_classes(items: Iterable[Labelled], labels: Sequence[str]) -> list[Labelled]:

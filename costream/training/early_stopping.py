@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -68,3 +68,16 @@ class EarlyStopping:
         """Restore a state that ``state`` returned."""
         self._total, self._count, self._since, self.history = value
         self.best = dict(tensors)
+
+
+def is_best_untrained(history: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether the weights before the first step had the least validation loss."""
+    checked = [row for row in history if LOSS in row]
+    return bool(checked) and min(checked, key=lambda row: row[LOSS])["step"] == 0
+
+
+def kept_reason(history: Sequence[Mapping[str, float]], origin: str) -> str:
+    """Return that what ``origin`` knew was kept, if its weights were the best ones; '' if not."""
+    if not is_best_untrained(history):
+        return ""
+    return f"training made what {origin} knew of these labels no better, so it was kept"

@@ -33,6 +33,7 @@ from costream.training.base import (
     Workspace,
     background_first,
     base_rows,
+    base_timeline,
     in_classes,
     untrainable_error,
     warn_of_unchecked,
@@ -43,7 +44,7 @@ from costream.training.open_examples import MIN_STEPS
 from costream.training.report.sequence_report import SequenceReport, sequence_report
 from costream.training.stream_calibration import StreamPredictions, at_temperature, calibrate
 from costream.training.verdict import MAJORITY, Held, classification_verdict, group_text
-from costream.weights_io.card import Card, Timeline
+from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
 
 log = logging.getLogger("costream")
@@ -167,8 +168,7 @@ class SequenceTrainer(ABC):
             labels=labels,
             arguments={**base.card.arguments, **self.arguments, "num_classes": len(labels)},
             background=labels[0],
-            # Settings chosen for other labels do not apply to these.
-            timeline=base.card.timeline if labels == base.card.labels else Timeline(),
+            timeline=base_timeline(labels, base.card),
             temperature=1.0,
             familiarity=base.card.familiarity if labels == base.card.labels else None,
             metrics={},

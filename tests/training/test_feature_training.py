@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from costream.training.command import train
 from costream.training.features.feature_trainer import FeatureTrainer, feature_base
 from costream.training.features.feature_windows import FeatureRows, FeatureWindows
 from costream.training.features.recipes import Recipe, multilabel_cross_entropy
+from costream.weights_io.card import Timeline
 from costream.weights_io.file import Weights, read_card, read_weights
 from kit import cmert_oracle, oad_oracle
 from kit.data_training import train_settings
@@ -351,3 +353,37 @@ def test_the_file_is_complete(data: Path, tmp_path: Path) -> None:
         *("own", "nearest centroid of mean tokens", "chance")
     }
     assert "2 steps of" in stored.card.trained_on
+
+
+@pytest.mark.parametrize(("rate", "is_kept"), [(1e3, True), (3e-3, False)])
+def test_what_a_base_knows_is_kept_where_training_harms(
+    data: Path, tmp_path: Path, rate: float, is_kept: bool
+) -> None:
+    sizes = {**SMALL, "hidden": 6, "num_classes": len(LABELS)}
+    card, network, _ = random_model("miniroad", "base", sizes)
+    timeline = Timeline(threshold=0.4, thresholds={"dig": 0.6})
+    card = replace(card, labels=LABELS, trained_on="other recordings", timeline=timeline)
+    card = replace(card, background=LABELS[0], description="")
+    save_model(tmp_path / "base.safetensors", card, network)
+    given = {"data": data / "train" / "features", "labels": data / "train" / "gt.json"}
+    given |= {"model": str(tmp_path / "base.safetensors"), "learning_rate": rate, "epochs": 20}
+    settings = train_settings(tmp_path / "own.safetensors", verbosity=0, **given)
+    with torch.enable_grad():
+        train(settings)
+    base, own = (read_weights(tmp_path / f"{name}.safetensors") for name in ("base", "own"))
+    same = all(torch.equal(own.tensors[name], tensor) for name, tensor in base.tensors.items())
+    assert same is is_kept
+    assert ("so it was kept" in own.card.limits) is is_kept
+
+
+def test_a_threshold_of_a_label_that_is_not_learnt_is_left_out(data: Path, tmp_path: Path) -> None:
+    labels = (*LABELS, "swim")
+    card, network, _ = random_model("miniroad", "base", {**SMALL, "num_classes": len(labels)})
+    timeline = Timeline(threshold=0.4, thresholds={"dig": 0.6, "swim": 0.7})
+    card = replace(card, labels=labels, background=LABELS[0], timeline=timeline)
+    save_model(tmp_path / "base.safetensors", replace(card, trained_on="others"), network)
+    given = {"data": data / "train" / "features", "labels": data / "train" / "gt.json"}
+    given |= {"model": str(tmp_path / "base.safetensors"), "steps": 2}
+    with torch.enable_grad():
+        train(train_settings(tmp_path / "own.safetensors", verbosity=0, **given))
+    assert "swim" not in read_card(tmp_path / "own.safetensors").timeline.thresholds

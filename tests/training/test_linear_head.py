@@ -12,7 +12,7 @@ import torch
 
 from costream.models.oad.linear import LinearClassifier
 from costream.training.auto.selection import options
-from costream.training.early_stopping import LOSS
+from costream.training.early_stopping import LOSS, is_best_untrained, kept_reason
 from costream.training.tokens.linear_head import (
     CHANGE,
     KINDS,
@@ -31,7 +31,6 @@ from costream.training.tokens.token_trainer import (
     EncodedChecks,
     EncodedData,
     choose_head,
-    is_best_untrained,
 )
 from costream.training.tokens.token_training import predict
 
@@ -273,6 +272,8 @@ def test_weights_before_training_may_be_the_best() -> None:
     assert is_best_untrained(history)
     assert not is_best_untrained(history[1:])
     assert not is_best_untrained([{"step": 20.0}])
+    assert kept_reason(history, "mine").startswith("training made what mine knew")
+    assert kept_reason(history[1:], "mine") == ""
 
 
 @pytest.mark.parametrize(("wrong", "is_taken"), [(2, True), (4, False)])

@@ -7,15 +7,19 @@ import re
 import shutil
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from costream.training.base import Workspace
+from costream.training.base import CHECKPOINT_SUFFIXES, Workspace, training_checkpoint
+from costream.training.early_stopping import LOSS
+from costream.training.feature_cache import FeatureCache
+from costream.training.skeleton.skeleton_trainer import SkeletonTrainer
 from costream.weights_io.card import Card
-from costream.weights_io.file import Weights, read_card
+from costream.weights_io.file import Weights, read_card, read_weights
 from kit import data_skeleton
 from kit.data_training import train_settings
 from kit.program import costream, python, start
@@ -303,3 +307,24 @@ def test_an_interruption_says_how_to_continue(base, data, tmp_path):
     assert costream(*changed, "--overwrite").returncode == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "own.html", "own.md", "own.safetensors"]  # fmt: skip
+
+
+def test_a_training_that_harms_leaves_what_the_base_knew(trained, data, tmp_path):
+    base, trainer = read_weights(trained[0]), SkeletonTrainer()
+    settings = train_settings(tmp_path / "own.safetensors", data=data, steps=40)
+    found = trainer.read(base.card, settings)
+    others = dict(zip(data_skeleton.ACTS, (*data_skeleton.ACTS[1:], "bend"), strict=True))
+    wrong = [replace(e, label=others.get(e.label, e.label)) for e in found.training]
+    setup = trainer.setup(base, found.labels, settings)
+    setup.frontend.requires_grad_(False)
+    cache = FeatureCache(None, setup.card, setup.frontend)
+    partials = [training_checkpoint(settings, base, [], end) for end in CHECKPOINT_SUFFIXES]
+    workspace = Workspace(settings, base, cache, *partials)
+    result = trainer.fit(setup, replace(found, training=wrong), workspace)
+    for name, tensor in setup.network.state_dict().items():
+        assert torch.equal(tensor, base.tensors[f"network.{name}"])
+    assert (
+        result.reason == "training made what moves knew of these labels no better, so it was kept"
+    )
+    assert min(result.history, key=lambda row: row[LOSS]) == result.history[0]
+    assert len(result.history) > 1

@@ -11,7 +11,7 @@ import torch
 
 from costream.models.catalogue import load_model
 from costream.training.audio.audio_trainer import AudioTrainer
-from costream.weights_io.card import Familiarity
+from costream.weights_io.card import Familiarity, Timeline
 from costream.weights_io.file import read_card, read_weights
 from kit import data_audio
 from kit.data_training import train_settings
@@ -134,6 +134,20 @@ def test_a_base_that_knows_none_of_the_labels_keeps_no_row(base, tmp_path):
     network = AudioTrainer().setup(start, ("silence", "zither", "lute"), settings).network
     stored = start.tensors["network.head.weight"].float()
     assert not torch.equal(network.head.weight[0], stored[0])
+
+
+def test_the_timeline_is_that_of_the_base_for_labels_that_it_has(base, tmp_path):
+    start, settings = read_weights(base), train_settings(tmp_path / "own.safetensors")
+    background, first, second, *_ = start.card.labels
+    timeline = Timeline(threshold=0.4, thresholds={first: 0.7, second: 0.6}, smooth_s=0.3)
+    start = replace(start, card=replace(start.card, timeline=timeline))
+
+    def found(*labels: str) -> Timeline:
+        return AudioTrainer().setup(start, (background, *labels), settings).card.timeline
+
+    assert found(*start.card.labels[1:]) == timeline
+    assert found(first.upper()) == replace(timeline, thresholds={first.upper(): 0.7})
+    assert found(first, "zither") == Timeline()
 
 
 def test_labels_of_the_base_have_its_order(base):

@@ -37,9 +37,12 @@ from costream.training.base import (
     TrainSetup,
     Workspace,
     background_first,
+    base_timeline,
+    knows_all,
 )
 from costream.training.baselines import CENTROID, nearest_centroid
 from costream.training.card_text import card_text, feature_table
+from costream.training.early_stopping import kept_reason
 from costream.training.feature_cache import example_key
 from costream.training.features.feature_checks import (
     FeatureChecks,
@@ -128,7 +131,8 @@ class FeatureResult:
     """Results of a training, except the weights.
 
     ``how``: the recipe in words. ``scores``: of the network and the baselines, by name;
-    ``streams``: predictions of the validation recordings.
+    ``streams``: predictions of the validation recordings. ``reason``: why the weights are those of
+    the base, if they are.
     """
 
     how: str
@@ -136,6 +140,7 @@ class FeatureResult:
     adaptation: Adaptation
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     streams: list[StreamPredictions] = field(default_factory=list)
+    reason: str = ""
 
 
 class FeatureTrainer:
@@ -185,7 +190,8 @@ class FeatureTrainer:
     def setup(self, base: Weights, labels: tuple[str, ...], settings: TrainSettings) -> TrainSetup:
         """Return the network to train for these labels, the first of which is the background.
 
-        The network starts from the base weights, except its classifier if the labels differ.
+        The network starts from the base weights, its classifier for the labels that the base has
+        too.
         """
         is_same = labels == base.card.labels
         card = replace(
@@ -194,6 +200,7 @@ class FeatureTrainer:
             labels=labels,
             arguments={**base.card.arguments, "num_classes": len(labels)},
             background=labels[0],
+            timeline=base_timeline(labels, base.card),
             temperature=1.0,
             familiarity=base.card.familiarity if is_same else None,
             metrics={},
@@ -257,7 +264,8 @@ class FeatureTrainer:
         checks = FeatureChecks(card, data.validation)
         adaptation = Adaptation(network, settings, steps)
         run = TrainingRun(settings.seed, workspace.checkpoint, adaptation)
-        stopping = Stopping(lambda: checks.figures(network), windows.epoch, recipe.epochs)
+        knows = knows_all(card.labels, workspace)
+        stopping = Stopping(lambda: checks.figures(network), windows.epoch, recipe.epochs, knows)
         rng = np.random.default_rng(settings.seed)
         phases = [windows, *run.phases]
         history = TrainingLoop(network, loss, schedule, rng, run, stopping, phases).fit()
@@ -269,7 +277,8 @@ class FeatureTrainer:
         scores = {card.name: checks.scores(rows)}
         scores[CENTROID] = checks.scores(_centroid(data, len(card.labels)))
         scores[CHANCE] = {"mAP": checks.chance(scores[card.name])}
-        return FeatureResult(how, history, adaptation, scores, checks.streams(rows))
+        reason = kept_reason(history, workspace.origin) if knows else ""
+        return FeatureResult(how, history, adaptation, scores, checks.streams(rows), reason)
 
     def describe(
         self, setup: TrainSetup, result: FeatureResult, data: TrainingData, workspace: Workspace
@@ -293,6 +302,7 @@ class FeatureTrainer:
         held = Held(len(data.validation), "recording", "", "more recordings, or other epochs")
         others = {name: s for name, s in result.scores.items() if name != card.name}
         verdict = score_verdict("mAP", result.scores.get(card.name, {}), others, held)
+        verdict += f"; {result.reason}" if result.reason else ""
         start = f"started from {origin}" if origin else "trained from scratch"
         trained, checks = len(data.training), len(data.validation)
         listed = ", ".join(f"{label} {counts[label]}" for label in card.labels if counts[label])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
@@ -19,11 +20,12 @@ from costream.training.base import (
     TrainSettings,
     TrainSetup,
     Workspace,
+    knows_all,
     refuse_fine_tuning,
     untrainable_error,
 )
 from costream.training.baselines import CENTROID, nearest_centroid
-from costream.training.early_stopping import LOSS
+from costream.training.early_stopping import LOSS, is_best_untrained, kept_reason
 from costream.training.open_examples import check_examples
 from costream.training.optim import Schedule, device_of
 from costream.training.sequence_trainer import SequenceTrainer, TrainResult
@@ -89,6 +91,8 @@ class SkeletonTrainer(SequenceTrainer):
         schedule = Schedule(settings.steps or steps, STREAMS, rate=rate, smoothing=0.1)
         supplies = [SkeletonSupply(maker, STREAMS)]
         skeletons = cast(SkeletonNet, network)
+        knows = bool(checks) and knows_all(card.labels, workspace)
+        known = copy.deepcopy(skeletons).eval() if knows else None  # with its own probe
         probe = fit_probe(skeletons, frontend, supplies, schedule.smoothing, settings.seed)
         disable_probe(skeletons)
         adaptation = Adaptation(network, settings, schedule.steps)
@@ -110,6 +114,11 @@ class SkeletonTrainer(SequenceTrainer):
             validate=validate if checks else None,
         )
         probe.join(skeletons, share)
+        if known is not None:
+            own = figures(predict(known, frontend, checks), checks, card.labels)
+            history.insert(0, {"step": 0.0, **own})
+            if is_best_untrained(history):
+                network.load_state_dict(known.state_dict())
         adaptation.finish()
         if not checks:
             return TrainResult(history=history, adaptation=adaptation)
@@ -119,6 +128,7 @@ class SkeletonTrainer(SequenceTrainer):
             {CENTROID: _centroid(frontend, motions, checks, card.labels)},
             history,
             adaptation,
+            reason=kept_reason(history, workspace.origin) if knows else "",
         )
 
 

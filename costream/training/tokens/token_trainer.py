@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -23,10 +23,11 @@ from costream.training.base import (
     TrainSettings,
     TrainSetup,
     Workspace,
-    base_rows,
+    is_plain,
+    knows_all,
     untrainable_error,
 )
-from costream.training.early_stopping import LOSS
+from costream.training.early_stopping import kept_reason
 from costream.training.feature_cache import FeatureCache
 from costream.training.optim import Schedule
 from costream.training.sequence_trainer import SequenceTrainer, TrainResult
@@ -140,7 +141,7 @@ class TokenTrainer(SequenceTrainer):
         schedule = self.schedule(network, examples, settings)
         joint = joint_schedule(settings, *self.joint)
         adaptation = begin_adaptation(network, frontend, settings, schedule.steps, joint)
-        knows = is_plain(settings) and None not in base_rows(card.labels, workspace.base.card)
+        knows = knows_all(card.labels, workspace)
         history: list[dict[str, float]] = []
         if not teaches_itself(setup, workspace):
             run = TrainingRun(
@@ -171,9 +172,7 @@ class TokenTrainer(SequenceTrainer):
         else:
             choice = HeadChoice(network)
         scored = without_absent(checks.streams, encoded.clips, choice)
-        if choice.head is None and knows and is_best_untrained(history):
-            reason = f"training made what {workspace.origin} knew of these labels no better"
-            choice = replace(choice, reason=f"{reason}, so it was kept")
+        reason = kept_reason(history, workspace.origin) if knows and choice.head is None else ""
         rows = checks.predict(choice.checked)
         known = [card.labels.index(example.label) for example in data.validation]
         return TrainResult(
@@ -184,22 +183,9 @@ class TokenTrainer(SequenceTrainer):
             adaptation,
             setup if choice.head is None else with_head(setup, choice.head),
             choice.how,
-            choice.reason,
+            reason or choice.reason,
             alone=[] if choice.head is None else clips_alone(rows, known),
         )
-
-
-def is_plain(settings: TrainSettings) -> bool:
-    """Return whether the network may be replaced: neither it nor the frontend was asked for."""
-    return not (
-        settings.fine_tune or settings.scratch or settings.adapter != "none" or settings.density < 1
-    )
-
-
-def is_best_untrained(history: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether the weights before the first step had the least validation loss."""
-    checked = [row for row in history if LOSS in row]
-    return bool(checked) and min(checked, key=lambda row: row[LOSS])["step"] == 0
 
 
 def anticipates(network: nn.Module) -> bool:
