@@ -20,6 +20,7 @@ from costream.cli.printing import print_json
 from costream.core.commit import code_version
 from costream.core.energy import READABLE, EnergyMeter
 from costream.core.errors import ExitCode, SourceError, display_name, printable
+from costream.core.formatting import counted
 from costream.core.settings import PROJECT_FILE, user_config_path
 from costream.options.click_options import json_option, shared
 from costream.options.completers import file_names
@@ -212,8 +213,9 @@ def _devices() -> list[Finding]:
 
     cuda = torch.cuda.is_available()
     names = [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+    threads = counted(torch.get_num_threads(), "torch thread")
     findings = [
-        Finding("cpu", True, f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads"),
+        Finding("cpu", True, f"{counted(os.cpu_count() or 1, 'core')}, {threads}"),
         Finding("cuda", cuda or None, ", ".join(names) or "none; everything runs on the CPU"),
     ]
     findings.append(Finding("convolutions", True, convolution_library()))

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costream.core.errors import CostreamError, ExitCode, SourceError, UsageError
+from costream.core.settings import AUTO
 from costream.options.options import Options
 from costream.sinks.atomic import exists_error
 from costream.sinks.registry import FORMATS, check_outputs, is_complete
 from costream.sources.base import SourceOptions
-from costream.sources.uris import expand, is_pipe, name_of, sniff
+from costream.sources.uris import expand, is_pipe, name_of, open_source, sniff
 
 log = logging.getLogger("costream")
 
@@ -97,11 +98,19 @@ def _find(options: Options) -> tuple[list[str], list[ExitCode], bool]:
     found: list[str] = []
     failures: list[ExitCode] = []
     may_have_joints = False
-    reading = SourceOptions(text=options.by, layout=options.layout)
+    rate_hz = options.input_hz or options.rate_hz
+    reading = SourceOptions(
+        text=options.by, layout=options.layout, columns=options.columns, frame_rate_hz=rate_hz
+    )
+    # What is refused as skeletons should be some: a table may be of anything.
+    is_refused = options.model == AUTO and options.licence != "any"
     for argument in options.sources:
         try:
             uris = expand(argument)
             kinds = [sniff(uri, reading) for uri in uris]
+            for uri, kind in zip(uris, kinds, strict=True):
+                if is_refused and kind == "skeleton":
+                    _check_opens(uri, reading)
         except SourceError as error:
             failures.append(log_failure(error, argument))
             continue
@@ -109,6 +118,15 @@ def _find(options: Options) -> tuple[list[str], list[ExitCode], bool]:
         found += [uri for uri in uris if uri == argument or uri not in found]
         may_have_joints = may_have_joints or "skeleton" in kinds or any(map(is_pipe, uris))
     return found, failures, may_have_joints
+
+
+def _check_opens(uri: str, reading: SourceOptions) -> None:
+    """Raise SourceError, or UsageError for the options, if a source cannot be opened."""
+    source = open_source(uri, reading)
+    try:
+        source.open()
+    finally:
+        source.close()
 
 
 def _to_run(uris: Sequence[str], options: Options, plan: OutputPlan) -> list[str]:

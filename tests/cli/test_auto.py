@@ -75,6 +75,15 @@ def test_what_no_free_model_takes_is_refused(folder: Path, name: str, kind: str,
     assert cure in line
 
 
+def test_a_table_that_is_not_of_joints_is_not_called_skeletons(tmp_path: Path) -> None:
+    (tmp_path / "lines.csv").write_text("camera,time\n1,08:00\n2,08:30\n")
+    line = refused(
+        4, "there are no joints in its columns (camera, time)", "detect", tmp_path / "lines.csv"
+    )
+    assert "headings like" in line
+    assert "skeletons" not in line
+
+
 @pytest.mark.parametrize(
     "call",
     [

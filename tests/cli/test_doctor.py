@@ -6,10 +6,12 @@ import json
 import sys
 
 import pytest
+import torch
 
 from costream.__main__ import main
 from costream.cli.doctor import EXTRAS
 from costream.core.errors import ExitCode
+from costream.core.formatting import counted
 from costream.core.layouts import BODY_25
 from kit.mocap_files import as_layout, standing
 from kit.program import ROOT
@@ -49,6 +51,8 @@ def test_the_text_lists_required_parts_and_missing_extras(capsys, monkeypatch):
     lines = there.splitlines()
     assert all(line.startswith("ok ") for line in lines)
     assert any("torch " in line for line in lines)
+    (processor,) = (line for line in lines if line.split()[1] == "cpu")
+    assert processor.endswith(f", {counted(torch.get_num_threads(), 'torch thread')}")
     (models,) = (line for line in lines if line.split()[1] == "models")
     assert "cooadtr-b2, " in models
     assert "miniroad" not in there + optional
