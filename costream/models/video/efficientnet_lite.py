@@ -49,6 +49,7 @@ EPS = 1e-3  # of the batch norms
 WIDTH = 1280  # features
 CENTRE, SCALE = 127.0, 128.0  # of pixels
 _STEM = 32  # channels of every size
+_TOGETHER = 4  # pictures of a recording on a CPU: the maps of more do not stay in its cache
 _SAVED = 25  # in units of 0.1 ms, by the compiled program of a live picture
 # Width, depth and pixels of Lite0 to Lite4.
 SIZES = ((1.0, 1.0, 224), (1.0, 1.1, 240), (1.1, 1.2, 260), (1.2, 1.4, 280), (1.4, 1.8, 300))
@@ -147,7 +148,10 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, clips: Tensor) -> Tensor:
         """Return the tokens [B, T, 1280] of clips, uint8 [B, T, 3, size, size]."""
-        return torch.unflatten(self.features(clips.flatten(0, 1)), 0, clips.shape[:2])
+        pictures = clips.flatten(0, 1)
+        count = _TOGETHER if clips.device.type == "cpu" else max(1, len(pictures))
+        features = torch.cat([self.features(part) for part in torch.split(pictures, count)])
+        return torch.unflatten(features, 0, clips.shape[:2])
 
     def forward_step(self, pictures: Tensor, state: PictureCount) -> Tensor:
         """Return the tokens [B, 1280] of the next picture of every stream, [B, 3, size, size]."""
