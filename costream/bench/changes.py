@@ -23,7 +23,6 @@ from costream.models.base import StepResult
 from costream.models.catalogue import load_model
 from costream.models.export import export_step
 from costream.models.images import fitted
-from costream.models.objects.changes import MARGIN, RENEWED, THRESHOLD
 from costream.models.onnx_step import onnx_session
 from costream.models.pose.blazepose import BlazePose, Landmarks
 from costream.models.pose.estimator import PoseEstimator
@@ -32,7 +31,7 @@ from costream.models.pose.tracker import BOX
 from costream.models.pose.weights import ESTIMATOR, detector, pose_network
 from costream.models.streaming import StreamingModel
 from costream.models.video.efficientnet_lite import SCALE, EfficientNetLite
-from costream.nn.eventful.convolutional import EventfulConvolutions
+from costream.nn.eventful.changed_places import THRESHOLD, ChangedPlaces, Kept
 from costream.nn.eventful.counts import Operations
 from costream.options.budget import Budget
 from costream.runtime.budget import controller
@@ -177,16 +176,18 @@ def _near(person: DetectedPerson, other: DetectedPerson) -> int:
 def label_subject(model: StreamingModel, name: str, scratch: Path) -> tuple[Subject, list[str]]:
     """Return a model that labels pictures, frontend and network, and what is left out.
 
-    Alike: share of the pictures in which the best label is the same.
+    Alike: share of the pictures in which the best label is the same. The same pictures with noise,
+    in full, say how far the network repeats itself.
     """
     card, notes = model.info.card, []
     ways = [Way("in full", lambda: _labelling(model))]
     if isinstance(model.frontend, EfficientNetLite):
-        ways.append(
-            Way("places that have changed (co.EventfulConvolutions)", lambda: _by_place(model))
-        )
+        places = ChangedPlaces(_Features(model.frontend))
+        ways.append(Way("places that have changed", partial(_by_place, model, places)))
     if model.info.holds:
         ways.append(Way(f"--budget {_SHARE}", partial(_labelling, model, _SHARE)))
+    noisy = f"in full, pictures with noise of {_NOISE}"
+    ways.append(Way(noisy, partial(_labelling, model), _noisy))
     try:
         export_step(name, scratch / "step.onnx", whole=True)
         exported = cast(StreamingModel, load_model(str(scratch / "step.onnx"), device="cpu"))
@@ -224,21 +225,20 @@ class _Features(nn.Module):
         return self.encoder.features_of_scaled(pictures)
 
 
-def _by_place(model: StreamingModel) -> Look:
+def _by_place(model: StreamingModel, places: ChangedPlaces) -> Look:
     """Return the function that labels pictures by the places of the encoder that have changed."""
-    encoder = model.frontend
-    example = torch.zeros(1, 3, encoder.size, encoder.size)
-    eventful = EventfulConvolutions(_Features(encoder), example, THRESHOLD / SCALE, MARGIN)
-    kept, state, pictures = eventful.init_state(), model.init_state(1), itertools.count(1)
+    encoder, kept = model.frontend, Kept()
+    state, pictures = model.init_state(1), itertools.count()
 
     def look(frame: VideoFrame) -> Seen:
         picture = encoder.scaled(torch.from_numpy(encoder.prepare(frame.rgb))[None])
-        renew = next(pictures) % RENEWED == 0
-        features: Tensor = eventful.forward_step(picture, kept, renew=renew)
-        macs = eventful.every if eventful.in_full else eventful.operations.total
-        row = FeatureRow(frame.i, frame.time_s, features[0].numpy())
+        changed = places.look(picture, kept, next(pictures), THRESHOLD / SCALE)
+        if changed is None:
+            result = model.step([frame], state)
+            return Seen(_label(result), result.macs)
+        row = FeatureRow(frame.i, frame.time_s, changed.output[0].numpy())
         result = model.step([row], state)
-        return Seen(_label(result), macs + model.network_macs)
+        return Seen(_label(result), changed.macs + model.network_macs)
 
     return look
 

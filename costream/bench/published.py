@@ -23,7 +23,6 @@ from costream.models.audio.yamnet import YamNet
 from costream.models.eventful.backbone import BackboneState
 from costream.models.eventful.rf_detr import RfDetr
 from costream.models.eventful.yolos import Yolos
-from costream.models.objects.changes import MARGIN
 from costream.models.objects.nanodet import NanoDetPlus
 from costream.models.onnx_step import onnx_session
 from costream.models.pose.blazepose import LITE, SIDE, BlazePose
@@ -31,6 +30,7 @@ from costream.models.pose.movenet import MoveNet
 from costream.models.spec import model_spec
 from costream.models.video.movinet.network import MoViNet
 from costream.nn import fast
+from costream.nn.eventful.changed_places import MARGIN
 from costream.nn.eventful.counts import Operations
 from costream.nn.eventful.policies import TopTokens
 from costream.nn.state import State

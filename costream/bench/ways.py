@@ -16,7 +16,7 @@ from costream.core.clock import Tick, resample
 from costream.core.errors import SourceError
 from costream.core.records import VideoFrame
 from costream.core.tables import Cell
-from costream.models.objects.changes import FIRST
+from costream.nn.eventful.changed_places import FIRST
 from costream.sources.base import SourceOptions
 from costream.sources.uris import open_source
 

@@ -11,7 +11,7 @@ import pytest
 from costream.core.records import VideoFrame
 from costream.models.base import StepResult
 from costream.models.catalogue import load_model
-from costream.models.objects.changes import FIRST, PAUSE
+from costream.nn.eventful.changed_places import FIRST, PAUSE
 from costream.runtime.watch.feed_states import FeedStates
 from kit.paths import WEIGHTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,8 @@ from torch import Tensor
 
 from costream.core.records import Box
 from costream.models.base import Looks
+from costream.nn.eventful.changed_places import Kept
 from costream.nn.state import State, zeros
-
-if TYPE_CHECKING:
-    from costream.nn.eventful.convolutional import KeptMaps
 
 GRID = (24, 32)  # cells of a picture that are compared
 MOVED = 5.0  # change of the mean brightness of a cell that counts as motion, of 255 ...
@@ -30,27 +28,6 @@ MANY = 32  # cells in motion from which on a look gains most; somebody who is lo
 AGE_GAIN = 0.25  # what a look gains for each second since the newest
 MOST = 100  # boxes that are held
 Reason: TypeAlias = Literal["first", "motion", "age", "lost"]
-
-
-@dataclass
-class Kept:
-    """What looks by place keep of a stream. Its copies share it, and it is not saved.
-
-    A stream for which it is empty begins with complete pictures.
-    """
-
-    maps: KeptMaps | None = None
-    shape: tuple[int, ...] = ()  # of the picture, [C, H, W]
-    frame: int = 0  # number of the newest frame that was looked at
-    pause: int = 0  # looks at complete pictures before places are compared; 0: the least
-    waited: int = 0  # looks at complete pictures in a row; by place, since one of them
-    by_place: int = 0  # looks by place in a row
-    changed: int = 0  # looks since the first change after everything was computed
-
-    def begin(self, shape: tuple[int, ...], frame: int, pause: int = 0) -> None:
-        """Begin with complete pictures, in place, for the stream's copies too."""
-        self.maps, self.shape, self.frame, self.pause = None, shape, frame, pause
-        self.waited = self.by_place = self.changed = 0
 
 
 @dataclass

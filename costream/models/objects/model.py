@@ -18,12 +18,17 @@ from costream.models.compatibility import check_source
 from costream.models.devices import find_device, find_dtype, synchronize
 from costream.models.eventful.box_heads import Detections
 from costream.models.eventful.detector import boxes_in_frame
+from costream.models.gated import least_change
+from costream.models.image_values import IMAGENET_STD
 from costream.models.images import Pixels, fitted
-from costream.models.objects.changes import ChangedPlaces, threshold_of
 from costream.models.objects.looks import DetectorState, Reason, brightness
 from costream.models.objects.nanodet import NanoDetPlus
+from costream.nn.eventful.changed_places import THRESHOLD, ChangedPlaces
 from costream.nn.eventful.counts import Operations
 from costream.weights_io.card import Card
+
+PIXELS = 90_000  # of the network's input, below which complete pictures are computed by default
+_LEVEL = sum(IMAGENET_STD) / 3  # of 255, for a normalised picture's 1
 
 
 class DetectorModel:
@@ -158,11 +163,16 @@ class DetectorModel:
         for k, row in enumerate(rows):
             changed = None
             if places is not None and threshold is not None:
-                changed = places.look(pictures[k : k + 1], row, state, threshold)
+                kept, picture = state.kept[row], pictures[k : k + 1]
+                changed = places.look(picture, kept, int(state.frames[row]), threshold / _LEVEL)
             if changed is None:
                 complete.append(k)
             else:
-                yield row, *changed
+                from costream.nn import suppression_kernels  # noqa: F401  # ``objects`` uses them
+
+                size = (pictures.shape[2], pictures.shape[3])
+                found = self.network.objects(changed.output[0].float(), size)
+                yield row, found, changed.macs, changed.share
         if not complete:
             return
         operations, batch = Operations(), pictures[complete]
@@ -191,6 +201,16 @@ class DetectorModel:
     def steps(self, items: Sequence[Data], state: DetectorState) -> list[StepResult]:
         """Take consecutive frames of one stream, return their results."""
         return [self.step([item], state) for item in items]
+
+
+def threshold_of(tokens: int | str | None, pixels: int) -> float | None:
+    """Return the threshold that ``--tokens`` gives; None: complete pictures are computed.
+
+    ``pixels``: of the network's input.
+    """
+    if tokens is None:
+        return THRESHOLD if pixels >= PIXELS else None
+    return least_change(tokens)
 
 
 def _stacked(pictures: Sequence[Tensor]) -> Tensor:
