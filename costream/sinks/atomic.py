@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import time
@@ -17,6 +18,8 @@ from costream.core.locks import open_own, try_lock
 
 SPOOL_CHARS = 1 << 20  # longer texts are moved to a temporary file
 REPLACE = "use --overwrite or --skip-existing"  # hint on the command line
+# Of a full disk, a quota, and a limit for a file; Windows has no quotas.
+_FULL = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _T = TypeVar("_T")
 
 
@@ -248,7 +251,20 @@ class AtomicFile(_Output):
 
 
 class BinaryFile(AtomicFile):
-    """An AtomicFile for bytes, which are written to ``file`` within ``attempt``."""
+    """An AtomicFile for bytes, which are written to ``file`` within ``attempt``.
+
+    If the disk is full, its part file is removed: without the end of the file it cannot be read.
+    """
+
+    def attempt(self, action: Callable[[], _T]) -> _T:
+        """As of text, but a full disk keeps no part file."""
+        try:
+            return super().attempt(action)
+        except OutputError as error:
+            if getattr(error.__cause__, "errno", None) in _FULL:
+                with suppress(OSError):
+                    self._part.unlink()
+            raise
 
     @property
     def file(self) -> BinaryIO | None:

@@ -34,7 +34,7 @@ from costream.core.records import (
     StageTimes,
     VideoFrame,
 )
-from costream.sinks.atomic import write_file
+from costream.sinks.atomic import BinaryFile, write_file
 from costream.sinks.base import OUTPUT_FILES, PictureSink, Sink
 from costream.sinks.labels import RAVEN_COLUMNS
 from costream.sinks.registry import (
@@ -406,6 +406,19 @@ def test_a_full_disk(format: str, tmp_path: Path) -> None:
     more = int(done.stdout.split("closed, ")[1].split()[0])
     assert more < len(paths)  # the file that failed first is not reported again
     assert not any(path.exists() for path in paths)
+    if FORMATS[format].binary:  # which cannot be read without its end
+        assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_binary_file_leaves_nothing_on_a_full_disk(tmp_path: Path) -> None:
+    file = BinaryFile(tmp_path / "video.mp4")
+    file.open()
+    content = file.file
+    assert content is not None
+    with full_disk(2), pytest.raises(OutputError, match="cannot write"):
+        file.attempt(lambda: (content.write(b"data"), content.flush()))
+    file.finish()
+    assert not list(tmp_path.iterdir())
 
 
 def test_half_of_a_whole_file_does_not_stay(tmp_path: Path) -> None:
