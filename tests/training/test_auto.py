@@ -12,8 +12,10 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from costream import listen
 from costream.core.layouts import BODY_15
 from costream.core.records import SkeletonFrame, SourceInfo
+from costream.labels.examples import Example
 from costream.models.build import build
 from costream.models.catalogue import load_model, read_whole
 from costream.models.frontend import load_frontend
@@ -25,6 +27,7 @@ from costream.training.auto.frontends import (
     joined_frontend,
     twins_of,
 )
+from costream.training.auto.known_labels import answers_of, known_events, model_that_knows
 from costream.training.auto.selection import (
     Choice,
     ClipFeatures,
@@ -37,7 +40,7 @@ from costream.training.auto.selection import (
     options,
     surely_better,
 )
-from costream.training.tokens.linear_head import Clip, mean_answer
+from costream.training.tokens.linear_head import MEAN, SPREAD, Clip, HeadKind, mean_answer
 from costream.weights_io import store
 from costream.weights_io.file import read_card, write_weights
 from kit import data_audio, data_skeleton
@@ -91,6 +94,13 @@ def test_several_frontends_are_chosen_only_if_surely_better_and_if_a_file_can_ho
     assert len(stays.features.parts) == 1
     heavy = replace(first, name="heavy", rank=1)
     assert best(options([heavy, first], 3, 0)).features.name == "first"
+
+
+def test_the_head_that_suits_the_features_stays_unless_another_one_is_surely_better() -> None:
+    assert options([features("noise", 0, 1)], 3, 0)[0].kind == HeadKind(MEAN, None)
+    noise, suits = features("noise", 0, 0), HeadKind(SPREAD, 0.0)
+    assert options([noise], 3, 0)[0].kind not in (HeadKind(MEAN, None), suits)
+    assert options([replace(noise, first=suits)], 3, 0)[0].kind == suits
 
 
 @pytest.mark.long
@@ -422,6 +432,47 @@ def test_sounds_are_learnt_as_users_do_it(tmp_path: Path) -> None:
     assert "held out in turn" in card.split
     heard = json.loads(run("listen", data / "tone" / "tone0.wav", "-m", path, "-f", "json").stdout)
     assert [segment["label"] for segment in heard["segments"]] == ["tone"]
+
+
+def test_a_model_that_knows_the_labels_is_asked_as_in_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = ("silence", "Click", "tone", "whistle")
+    weights = data_audio.write_tiny_weights(tmp_path / "weights" / "heard.safetensors", known)
+    monkeypatch.setenv(store.VARIABLE, str(weights.parent))
+    labels = ("silence", "click", "hiss", "tone")
+    base = model_that_knows(labels, "audio")
+    assert base is not None
+    assert (base.card.name, known_events(labels, base.card)) == ("heard", 2)
+    assert model_that_knows(labels, "video") is None
+    assert model_that_knows(("silence", "click", "hiss", "pop", "thud"), "audio") is None
+    paths = [data_audio.write_sound(tmp_path / f"{k}.wav", "click", k) for k in range(2)]
+    examples = [Example(str(path), "click", 0.0, None, path.stem, str(path)) for path in paths]
+    found = answers_of(base, labels, examples, train_settings(tmp_path / "own.safetensors"))
+    assert found is not None
+    for path, answer in zip(paths, found, strict=True):
+        every = listen(str(path), str(weights), scores=True).collect().predictions
+        scores = np.mean([p.scores for p in every], 0)
+        np.testing.assert_allclose(answer[[0, 1, 3]], scores[[0, 1, 2]], atol=1e-5)
+        assert answer[2] == 0
+
+
+@pytest.mark.slow
+def test_a_model_that_knows_the_labels_is_named_and_tried_if_its_licence_allows_it(
+    tmp_path: Path,
+) -> None:
+    for label, kind in (("Dog bark", "click"), ("rain", "hiss"), ("whirr", "tone")):
+        for k in range(3):
+            data_audio.write_sound(tmp_path / "data" / label / f"{kind}{k}.wav", kind, k)
+    common = ("train", "auto", "--data", tmp_path / "data", "--cache", tmp_path / "cache")
+    said = "cosounds (research use only) knows 2 of 3 labels: costream train cosounds starts"
+    lines = run(*common, "-o", tmp_path / "free.safetensors").stdout.splitlines()
+    assert lines[4].startswith(said)
+    done = run(*common, "-o", tmp_path / "any.safetensors", "--licence", "any")
+    lines = done.stdout.splitlines()
+    assert lines[3].startswith("  cosounds, as it is")
+    assert lines[5].startswith(said)
+    assert lines[5].endswith("which its card names")
 
 
 def test_what_auto_cannot_do_is_said_in_a_line(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,12 @@ from costream.core.formatting import counted
 from costream.labels.collector import abbreviate
 from costream.labels.copies import join_groups
 from costream.labels.examples import Example
+from costream.models.compatibility import card_kind
 from costream.training.auto.frontends import (
     JOINED,
     JOINTLY,
     JOINTS,
+    JOINTS_HEAD,
     JOINTS_SCALE,
     NETWORKS,
     PEOPLE,
@@ -31,6 +33,7 @@ from costream.training.auto.frontends import (
     shows_people,
     silence,
 )
+from costream.training.auto.known_labels import answers_of, known_events, model_that_knows
 from costream.training.auto.selection import (
     Choice,
     ClipFeatures,
@@ -62,6 +65,7 @@ from costream.training.tokens.token_trainer import with_head
 from costream.training.verdict import share_text
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights
+from costream.weights_io.licences import is_allowed, licence_class, licence_use
 
 log = logging.getLogger("costream")
 
@@ -163,8 +167,27 @@ class AutoTrainer(SequenceTrainer):
             ),
             split=f"{counted(len(clips), 'example')} of {counted(len(set(groups)), 'group')}, held"
             " out in turn; frontend and head were chosen and fitted without them.",
-            lines=tuple(_table(every, found, chosen, labels)),
+            lines=tuple(_table(every, found, chosen, labels, self._known(data, settings))),
         )
+
+    def _known(self, data: TrainingData, settings: TrainSettings) -> _Known | None:
+        """Return what the model that knows most of the labels says of the examples.
+
+        None if there is none, or if ``--frontend`` fixes what is tried.
+        """
+        kind = card_kind(self._frontends[0].base.card)
+        base = model_that_knows(data.labels, kind) if settings.frontend is None else None
+        if base is None:
+            return None
+        known, events = known_events(data.labels, base.card), len(data.labels) - 1
+        found = _Known(base.card.name, licence_use(base.card), known, events)
+        if not is_allowed(licence_class(base.card), settings.licence or "free"):
+            return found
+        try:
+            return replace(found, answers=answers_of(base, data.labels, data.training, settings))
+        except (SourceError, UsageError) as error:
+            log.warning("%s, as it is, is not tried: %s", found.name, error)
+            return found
 
     def describe(
         self, setup: TrainSetup, result: TrainResult, data: TrainingData, workspace: Workspace
@@ -197,8 +220,9 @@ class AutoTrainer(SequenceTrainer):
                     raise
                 continue
             extra = silence(setup, settings) if frontend.name == SOUND else ()
-            rank = self._rank(frontend)
-            found.append(ClipFeatures(frontend.name, clips, frontend.parts, extra=extra, rank=rank))
+            features = ClipFeatures(frontend.name, clips, frontend.parts, extra=extra)
+            first = JOINTS_HEAD if frontend.name == JOINTS else features.first
+            found.append(replace(features, rank=self._rank(frontend), first=first))
         for reason, names in failed.items():
             log.warning("not tried: %s, as %s", ", ".join(names), reason)
         if not found:
@@ -297,13 +321,20 @@ def _warn_of_nobody(examples: Sequence[Example], found: Sequence[ClipFeatures]) 
 
 
 def _without_copies(found: Sequence[ClipFeatures]) -> list[ClipFeatures]:
-    """Return the features with one group for all copies of a clip; a warning names them."""
+    """Return the features with one group for all copies of a clip; a warning names them.
+
+    If that would leave a single group, of which none can be held out, groups stay as they are.
+    """
     clips = found[0].clips
     pairs = near_copies(found[0])
     if not pairs:
         return list(found)
     groups = join_groups([clips[a].group, clips[b].group] for a, b in pairs)
     named = sorted({f"{clips[a].group} = {clips[b].group}" for a, b in pairs})
+    if len({groups.get(clip.group, clip.group) for clip in clips}) < 2:
+        what = "nearly the same in all groups, so that the figures are too good: %s"
+        log.warning(what, abbreviate(named))
+        return list(found)
     log.warning("nearly the same, held out together: %s", abbreviate(named))
     return [
         replace(f, clips=[replace(c, group=groups.get(c.group, c.group)) for c in f.clips])
@@ -311,11 +342,33 @@ def _without_copies(found: Sequence[ClipFeatures]) -> list[ClipFeatures]:
     ]
 
 
+@dataclass(frozen=True)
+class _Known:
+    """How many of the events a model knows by name, and its answers [N, K], if it was asked.
+
+    ``use``: what its licence allows, in words.
+    """
+
+    name: str
+    use: str
+    known: int
+    events: int
+    answers: npt.NDArray[np.float64] | None = None
+
+    def __str__(self) -> str:
+        known = f"{self.name} ({self.use}) knows {self.known} of {counted(self.events, 'label')}"
+        line = f"{known}: costream train {self.name} starts from it"
+        if self.answers is not None:
+            line += "; the clips may be among what it has learnt from, which its card names"
+        return line
+
+
 def _table(
     every: Sequence[ClipFeatures],
     found: Nested,
     chosen: Choice,
     labels: npt.NDArray[np.int64],
+    known: _Known | None,
 ) -> list[str]:
     """Return lines that say what was tried, with how many clips of other groups were right."""
 
@@ -326,6 +379,8 @@ def _table(
     for features in every:
         name = features.name if features.runs else f"{features.name} (no file can hold it)"
         rows.append((name, right(found.each[features.name]), right(found.means[features.name])))
+    if known is not None and known.answers is not None:
+        rows.append((f"{known.name}, as it is", right(known.answers), ""))
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     lines = ["tried, on clips of groups that were held out:"]
     lines += [
@@ -334,4 +389,4 @@ def _table(
         for row in rows
     ]
     lines.append(f"chosen: {chosen.features.name}, {chosen.kind}")
-    return lines
+    return [*lines, str(known)] if known is not None else lines

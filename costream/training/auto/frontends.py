@@ -37,7 +37,7 @@ from costream.training.feature_cache import FeatureCache, example_key
 from costream.training.open_examples import check_examples, of_each
 from costream.training.skeleton.motion_reader import read_motions
 from costream.training.skeleton.motions import Joints, batch
-from costream.training.tokens.linear_head import Clip
+from costream.training.tokens.linear_head import SPREAD, Clip, HeadKind
 from costream.training.video.video_reader import VideoReader, options_of
 from costream.training.video.video_trainer import clips_of
 from costream.weights_io.card import Card, Timeline
@@ -69,6 +69,8 @@ _STREAMS = ("joint", "bone", "joint_motion")
 _IN_VIDEO = ("joint", "joint_motion")
 # Of joints beside a network's features, to which they are added in cosines of class means.
 JOINTS_SCALE = 0.3
+# Of files of joints: class means of places, bones and movements are far behind in all sets tried.
+JOINTS_HEAD = HeadKind(SPREAD, 0.0)
 _MEMORY_S = 2.0  # of origin and heading of a body
 _SAMPLED = 8  # clips that are searched for people
 _PEOPLE = 0.5  # share of their steps with somebody, from which on joints are tried

@@ -46,7 +46,8 @@ class ClipFeatures:
 
     ``parts``: widths of the frontends' features. ``runs``: whether one weight file can have them.
     ``extra``: clips of the background that heads are fitted to as well. ``rank``: of features that
-    are about as good, those with the least rank are chosen.
+    are about as good, those with the least rank are chosen. ``first``: the head that suits such
+    features in general.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ClipFeatures:
     runs: bool = True
     extra: Sequence[Clip] = ()
     rank: int = 0
+    first: HeadKind = KINDS[0]
 
     def some(self, chosen: npt.NDArray[np.int64]) -> ClipFeatures:
         """Return the features of some of the clips."""
@@ -113,15 +115,15 @@ def options(
 ) -> list[Choice]:
     """Return the best kind of head for each of the features, by ``count`` folds.
 
-    It is the nearest class mean unless another one is better by more than 1.5 standard errors, and
-    not right less often: of few groups, the error of an error is small by chance.
+    It is the ``first`` one unless another one is better by more than 1.5 standard errors, and not
+    right less often: of few groups, the error of an error is small by chance.
     """
     out = []
     for features in every:
         held: HeldOut = features.fitter(classes, seed).held_out(count)
         simple, other = (
             Choice(features, kind, held.error(kind), held.tempered(kind)[: len(features.clips)])
-            for kind in (KINDS[0], held.best())
+            for kind in (features.first, held.best())
         )
         is_better = surely_better(other, simple) and other.right() >= simple.right()
         out.append(other if is_better else simple)
