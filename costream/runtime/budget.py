@@ -325,9 +325,10 @@ class LookController:
         looks = sum(took.look_macs for took in (result.costs or {}).values())
         dense_macs = result.dense_macs - (1 - self._share) * looks
         self._steps += 1
-        if self._steps == 1:  # the first look has to be, and its time is that of warming up
+        if self._steps == 1:
             self._dense_macs = dense_macs
-            return
+            if not in_macs:  # the first look has to be, and its time is that of warming up
+                return
         self._dense_macs += _SMOOTHING * (dense_macs - self._dense_macs)
         more = self._budget.target(self._rate_hz, dense_macs)
         self._account = min(self._most, self._account + more - cost)

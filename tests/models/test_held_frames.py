@@ -185,8 +185,8 @@ def test_a_run_keeps_its_budget_on_average() -> None:
     source = open_source(str(SAMPLES / "room.mp4"), options)
     run(source, model, [sink], options=Options(budget=Budget.parse("19MMAC")))
     costs = sink.of(Compute)
-    macs = [cost.macs for cost in costs[8:]]
+    macs = [cost.macs for cost in costs]  # the first frame is computed in full
     assert len(macs) > 60
-    assert np.mean(macs) == pytest.approx(19e6, rel=0.1)
+    assert 0.88 * 19e6 < np.mean(macs) < 1.02 * 19e6  # less where nothing moves
     assert {bool(cost.ran) for cost in costs} == {True, False}
     assert all(cost.budget_macs == 19e6 for cost in costs)
