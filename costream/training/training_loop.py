@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,10 +10,13 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from costream.core.errors import say
 from costream.training.adaptation import Adaptation
 from costream.training.checkpoint import RandomState, Stateful, TrainingCheckpoint
 from costream.training.early_stopping import EarlyStopping
 from costream.training.optim import Average, Optimizer, Schedule, freeze_batchnorm
+
+_WORTH_SAYING_S = 120.0
 
 
 class Phase(Protocol):
@@ -23,6 +27,38 @@ class Phase(Protocol):
 
     def over(self, step: int) -> bool:
         """Return whether the network is no longer changed after this step."""
+
+
+@dataclass
+class Pace:
+    """Says after the first ``epoch`` steps how long the rest of ``steps`` takes, if minutes.
+
+    ``clock``: returns seconds.
+    """
+
+    epoch: int
+    steps: int
+    clock: Callable[[], float] = time.monotonic
+    _first: tuple[int, float] | None = None  # step and time at which this process began
+
+    def begin(self, step: int, loss: Callable[[], Tensor]) -> None:
+        """Say it, if an epoch was just completed for the first time."""
+        if self._first is None:
+            self._first = step, self.clock()
+        first, began = self._first
+        if step - first != self.epoch:
+            return
+        epoch_s = self.clock() - began
+        rest_s = epoch_s * (self.steps - step) / self.epoch
+        if rest_s >= _WORTH_SAYING_S:
+            say(
+                f"an epoch takes {epoch_s / 60:.1f} min, the rest {rest_s / 60:.0f} min at most;"
+                " models init makes smaller networks, --epochs trains shorter"
+            )
+
+    def over(self, step: int) -> bool:
+        """Return True: the network is not changed."""
+        return True
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from costream.training.command import train
 from costream.training.features.feature_trainer import FeatureTrainer, feature_base
 from costream.training.features.feature_windows import FeatureRows, FeatureWindows
 from costream.training.features.recipes import Recipe, multilabel_cross_entropy
+from costream.training.training_loop import Pace
 from costream.weights_io.card import Timeline
 from costream.weights_io.file import Weights, read_card, read_weights
 from kit import cmert_oracle, oad_oracle
@@ -194,6 +195,27 @@ def test_rows_of_the_ignored_class_do_not_count() -> None:
     each = -(F.normalize(targets[:3]) * logs).sum(-1)
     assert float(whole) == pytest.approx(float(each.mean()))
     assert float(multilabel_cross_entropy(logits, torch.zeros(4, 3), 2)) == 0
+
+
+def test_how_long_the_rest_takes_is_said_once_after_the_first_epoch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+
+    def said(seconds_a_step: float, first: int) -> dict[int, str]:
+        pace = Pace(10, 50, clock=lambda: now[0])
+        out: dict[int, str] = {}
+        for step in range(first, 50):
+            pace.begin(step, lambda: torch.zeros(()))
+            now[0] += seconds_a_step
+            out[step] = capsys.readouterr().err
+        return {step: text for step, text in out.items() if text}
+
+    found = said(6.0, 0)
+    assert list(found) == [10]
+    assert "an epoch takes 1.0 min, the rest 4 min at most" in found[10]
+    assert list(said(6.0, 15)) == [25]  # resumed
+    assert said(0.1, 0) == {}
 
 
 def test_windows_are_all_there_once_an_epoch_in_an_order_of_the_seed() -> None:

@@ -62,7 +62,7 @@ from costream.training.report.feature_report import feature_report
 from costream.training.report.sequence_report import SequenceReport
 from costream.training.sequence_trainer import fitting_tensors
 from costream.training.stream_calibration import StreamPredictions, calibrate
-from costream.training.training_loop import Stopping, TrainingLoop, TrainingRun
+from costream.training.training_loop import Pace, Phase, Stopping, TrainingLoop, TrainingRun
 from costream.training.verdict import Held, score_verdict
 from costream.weights_io.card import Card
 from costream.weights_io.file import Weights, read_card
@@ -267,7 +267,7 @@ class FeatureTrainer:
         knows = knows_all(card.labels, workspace)
         stopping = Stopping(lambda: checks.figures(network), windows.epoch, recipe.epochs, knows)
         rng = np.random.default_rng(settings.seed)
-        phases = [windows, *run.phases]
+        phases: list[Phase] = [windows, Pace(windows.epoch, steps), *run.phases]
         history = TrainingLoop(network, loss, schedule, rng, run, stopping, phases).fit()
         adaptation.finish()
         how = describe(recipe, schedule, settings.stepwise)
