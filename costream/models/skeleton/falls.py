@@ -73,7 +73,7 @@ class FallRule(nn.Module):
         legs: float = 1.8,
         span: float = 3.0,
         after: int = 22,
-        least: int = 3,
+        least: int = 4,
         lasting: int = 15,
         lying: int = 15,
     ) -> None:

@@ -166,26 +166,49 @@ def write_films(folder: Path, pack: str, header: str, *rows: str) -> None:
             archive.addfile(member, io.BytesIO(data))
 
 
+CLIPS = "file,label,source,origin_path"
+
+
+def write_clip(folder: Path, clip: str, places: np.ndarray) -> None:
+    """Write the tracks of one person, 12 pictures a second, and a pack of homes without films."""
+    steps = len(places)
+    path = folder / "action_clips" / "action_clips" / "clips" / f"{clip}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        path,
+        time_s=np.arange(steps) / 12, size=[640, 480], frame=np.arange(steps),
+        number=np.ones(steps), places=places, scores=np.ones((steps, 33)),
+        space=np.zeros((steps, 33, 3)),
+    )  # fmt: skip
+    write_films(folder, "actions_video", "file,label,subject_or_source,split")
+
+
 def test_a_film_whose_label_is_not_what_it_shows_has_the_label_of_its_name(tmp_path):
-    names = {"a": "lunges.mp4", "b": "sidelunges.mp4"}
-    header = "file,label,source,origin_path"
-    rows = [f"clips/{clip}.mp4,lunge,gym {clip},{film}" for clip, film in names.items()]
-    write_films(tmp_path, "action_clips", header, *rows)
-    write_films(tmp_path, "actions_video", "file,label,subject_or_source,split")
-    for clip in names:
-        path = tmp_path / "action_clips" / "action_clips" / "clips" / f"{clip}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(
-            path,
-            time_s=np.arange(24) / 12, size=[640, 480], frame=np.arange(24), number=np.ones(24),
-            places=np.random.default_rng(0).uniform(0.4, 0.6, (24, 33, 2)),
-            scores=np.ones((24, 33)), space=np.zeros((24, 33, 3)),
-        )  # fmt: skip
+    rows: list[str] = []
+    places = np.random.default_rng(0).uniform(0.4, 0.6, (24, 33, 2))
+    for clip, film in {"a": "lunges.mp4", "b": "sidelunges.mp4"}.items():
+        write_clip(tmp_path, clip, places)
+        rows.append(f"clips/{clip}.mp4,lunge,gym {clip},{film}")
+    write_films(tmp_path, "action_clips", CLIPS, *rows)
     labels = ["background", "lunge", "side lunge"]
     one, other = read_films(tmp_path, tmp_path, labels)
     assert (one.sure, other.sure) == ("lunge", "side lunge")
     assert one.may.all(0).tolist() == [False, True, False]
     assert other.may.all(0).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(("kind", "stands"), [("squat", True), ("plank", False)])
+def test_who_stands_upright_in_a_clip_of_squats_does_not_squat(tmp_path, kind, stands):
+    places = np.full((72, 33, 2), 0.5)
+    places[:, 11:15, 1] = 0.3  # shoulders and elbows, y down
+    places[30:42, 11:25, 1] += 0.1  # from 2.5 s to 3.5 s: half a trunk, with the hips
+    write_clip(tmp_path, "a", places)
+    write_films(tmp_path, "action_clips", CLIPS, f"clips/a.mp4,{kind},gym,a.mp4")
+    (film,) = read_films(tmp_path, tmp_path, ["background", kind])
+    may = film.may.tolist()
+    assert may[45] == [False, True]  # steps of 1/15 s
+    for step, here in ((10, [True, False]), (80, [True, False]), (30, [True, True])):
+        assert may[step] == (here if stands else [False, True])
 
 
 def test_missing_films_are_told(tmp_path):

@@ -58,6 +58,11 @@ _RENAMED = {
     "sidelunges.mp4": "side_lunge",
     "standingcrunch.mp4": "standing_crunch",
 }
+# Exercises in which the body goes down and up again. Who stands upright meanwhile does not do them:
+# half of the time of clips that are called so.
+DOWN_AND_UP = ("deadlift", "lunge", "side lunge", "squat")
+_UPRIGHT = 0.2  # lengths of the trunk by which the neck is at most below its highest place
+_AROUND_S, _BETWEEN_S = 0.3, 0.7  # around such a motion; in which it may be or not
 STANDING = (BACKGROUND, "walk")  # what people do who meet, stand and pass by
 QUIET = (*STANDING, "sit", "sit down", "stand up", "walk turn left", "walk turn right", "carry")
 # Clips of other things: what may be shown of them.
@@ -72,6 +77,7 @@ _OTHERS: dict[str, tuple[str, ...]] = {
     "no_fight": QUIET,
     "bench_press": (BACKGROUND, "lie"),
     "row": (BACKGROUND, "deadlift", "bend"),
+    "kickback": (BACKGROUND,),
     "shoplifting": (*QUIET, "pick up", "pick up and throw", "bend"),
     "smoking": (*QUIET, "drink", "phone"),
     "neck_flexion": (BACKGROUND, "neck relax", "sit"),
@@ -230,10 +236,28 @@ def _persons(
             named = film.rule(start_s + step / RATE_HZ, main)
             may[step, [columns[label] for label in named if label in columns]] = True
         sure = film.sure if main else None
+        if sure in DOWN_AND_UP:
+            may[_upright(joints[:, 0], _AROUND_S), columns[BACKGROUND]] = True
+            may[_upright(joints[:, 0], _BETWEEN_S), columns[sure]] = False
         out.append(
             FilmPerson(film.path.stem, film.kind, film.source, fold, joints, may, sure, start_s)
         )
     return out
+
+
+def _upright(joints: npt.NDArray[np.float32], around_s: float) -> npt.NDArray[np.bool_]:
+    """Return the steps, bool [T], with nothing but upright ones around them; joints [T, V, 3]."""
+    hips, neck = joints[:, 0], joints[:, 1]
+    seen = (hips[:, -1] > 0) & (neck[:, -1] > 0)
+    if not seen.any():
+        return seen
+    trunk = np.percentile(np.linalg.norm((neck - hips)[seen, :2], axis=1), 75)
+    drop = np.percentile(neck[seen, 1], 95) - neck[:, 1]
+    low = np.where(seen, drop > _UPRIGHT * trunk, True)
+    around = round(around_s * RATE_HZ)
+    some = np.convolve(low, np.ones(2 * around + 1))[around : around + len(low)]
+    upright: npt.NDArray[np.bool_] = some < 0.5
+    return upright
 
 
 def _table(packs: Path, pack: str, name: str) -> list[dict[str, str]]:
