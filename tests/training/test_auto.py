@@ -87,7 +87,7 @@ def test_several_frontends_are_chosen_only_if_surely_better_and_if_a_file_can_ho
     both = joined("first+second", [first, second])
     choices = options([first, second, both], 3, 0)
     alone = best(choices[:2])
-    assert surely_better(choices[2], alone) == (best(choices) is choices[2])
+    assert surely_better(choices[2], alone, 1.0) == (best(choices) is choices[2])
     same = replace(both, clips=joined("", [first, first]).clips)
     assert best(options([first, same], 3, 0)).features.name == "first"
     stays = best(options([first, second, replace(both, runs=False)], 3, 0))

@@ -297,7 +297,10 @@ def test_a_kind_that_is_right_less_often_does_not_replace_class_means(
         },
     )
     features = SimpleNamespace(
-        name="x", clips=every, fitter=lambda *_: SimpleNamespace(held_out=lambda _: held)
+        name="x",
+        clips=every,
+        first=KINDS[0],
+        fitter=lambda *_: SimpleNamespace(held_out=lambda _: held),
     )
     assert held.best() == KINDS[-1]
     (chosen,) = options([features], 3, 0)  # type: ignore[list-item]

@@ -2,9 +2,9 @@
 
 All options are fitted to some groups and judged on the others. The choice itself is judged on
 groups that had no part in it (Varma and Simon, "Bias in error estimation when using
-cross-validation for model selection", 2006). Features of several frontends are only chosen if they
-are better than those of one by more than 1.5 standard errors (with one: Breiman et al.,
-"Classification and regression trees", 1984).
+cross-validation for model selection", 2006). Features that seldom suit, and those of several
+frontends, are only chosen if they are better by more than a standard error (Breiman et al.,
+"Classification and regression trees", 1984), heads if they are better by more than 1.5.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from costream.training.tokens.linear_head import (
 _LEAST = 1e-6  # least probability in a logarithm
 _ALIKE = 0.995  # cosine of two clips' features, less the mean of all, from which they are copies
 _INNER_FOLDS = 3
-_ERRORS = 1.5  # standard errors by which one is surely better
+_ERRORS = 1.5  # standard errors by which one of many heads is surely better
+_RANKED = 1.0  # the same of features of a higher rank
 _FEWEST = 12  # clips from which on cosines of centred features mean something
 Numbers = npt.NDArray[np.float64]
 
@@ -134,7 +135,7 @@ def best(choices: Sequence[Choice]) -> Choice:
     """Return the choice with the least error that can run, that with the least rank if close.
 
     Of those of a rank the one with the least error counts. One of a higher rank replaces it if the
-    difference, summed over the groups, is more than 1.5 of its standard errors.
+    difference, summed over the groups, is more than one of its standard errors.
     """
     running = [choice for choice in choices if choice.features.runs]
     ranks = sorted({choice.features.rank for choice in running})
@@ -142,14 +143,14 @@ def best(choices: Sequence[Choice]) -> Choice:
     for rank in ranks:
         alike = [choice for choice in running if choice.features.rank == rank]
         other = min(alike, key=lambda choice: choice.error)
-        if chosen is None or surely_better(other, chosen):
+        if chosen is None or surely_better(other, chosen, _RANKED):
             chosen = other
     assert chosen is not None
     return chosen
 
 
-def surely_better(first: Choice, second: Choice) -> bool:
-    """Return whether the error of ``first`` is less by more than 1.5 standard errors over groups.
+def surely_better(first: Choice, second: Choice, errors: float = _ERRORS) -> bool:
+    """Return whether the error of ``first`` is less by more than some standard errors over groups.
 
     The best of many is better than another one by more than a single standard error too often.
     """
@@ -164,7 +165,7 @@ def surely_better(first: Choice, second: Choice) -> bool:
     _, places = np.unique([clip.group for clip in clips], return_inverse=True)
     by_group = np.bincount(places, gains)
     error = by_group.std(ddof=1) * len(by_group) ** 0.5 if len(by_group) > 1 else np.inf
-    return bool(by_group.sum() > _ERRORS * error)
+    return bool(by_group.sum() > errors * error)
 
 
 @dataclass(frozen=True)
