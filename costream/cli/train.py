@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from costream.cli.click_command import Command
 from costream.cli.printing import check_weight_file
 from costream.cli.settings_in_force import config_option, verbosity_options
 from costream.core.errors import UsageError
+from costream.core.settings import AUTO
 from costream.options.click_options import option, shared
 from costream.options.completers import model_names
 from costream.weights_io.file import SUFFIX
@@ -228,6 +230,9 @@ def command(
     from costream.training.command import train
     from costream.training.feature_cache import features_folder
 
+    origin = click.get_current_context().get_parameter_source("weights")
+    if model == AUTO and origin is not ParameterSource.COMMANDLINE:
+        values["weights"] = None  # a setting for other models
     cache = None if no_cache else cache or features_folder()
     settings = TrainSettings(model=model, output=output, cache=cache, rank=rank or 8, **values)
     return int(train(settings))
