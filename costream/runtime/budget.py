@@ -379,7 +379,8 @@ def check_budget(model: Model, budget: Budget | BudgetFile) -> None:
         name, takes = model.info.card.name, si(model.macs, "MAC")
         what = f"each step of {name} takes {takes}, the budget is {now.text}"
         what += f" ({si(most, 'MAC')})" if now.kind == "part" else ""
-        hint = "give it more; nanodet, cooadtr and eventful-vitdet compute less within a budget"
+        less = "; nanodet, cooadtr and eventful-vitdet compute less within a budget"
+        hint = "give it more" + (less if model.info.box else "")
         raise UsageError(what, where="--budget", hint=hint)
 
 

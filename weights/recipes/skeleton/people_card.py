@@ -40,7 +40,7 @@ _SPLIT = (
     " score of films below, and chose temperature {temperature}, the background's weight,"
     " thresholds of single labels, the shortest segment (together with one subject of each set of"
     " motions and GMDCSA24's person 2; a wrong label is as bad as none, but six exercises have a"
-    " threshold of 0.45 at most). Those choices were made on the clips that are scored. The shipped"
+    " threshold of 0.45). Those choices were made on the clips that are scored. The shipped"
     " weights learnt from all of them, and from those subjects. Sets of motions: by person, by"
     " style (Bandai), by file (GTU3D, CMU); their tests were looked at for earlier versions. Of the"
     " steps in films that nothing was learnt from, where the most probable label has {said}, it may"

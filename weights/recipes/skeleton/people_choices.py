@@ -29,8 +29,8 @@ LENGTHS_S = (0.4, 0.6, 0.8, 1.0)
 LEAST = 0.5  # of labels that no film here shows
 NEVER = 1.0  # threshold of labels that are wrong whenever they are shown
 WRONG = 1.0  # cost of a wrong label, relative to that of a missed one
-# Exercises that people look for, and their threshold at most: more of them are shown, and more of
-# what is none.
+# Exercises that people look for, and their threshold: more of them are shown than with those that
+# are chosen, and more of what is none.
 ASKED, ASKED_AT = ("deadlift", "jumping jack", "lunge", "plank", "push up", "squat"), 0.45
 # Labels that may be true too during motions and exercises of others.
 ALSO = {
@@ -95,7 +95,7 @@ def choose(
 ) -> Choices:
     """Return the choices for logits of persons in films and of motions, all unknown to them.
 
-    Thresholds of ``ASKED`` are at most ``ASKED_AT``, unless they are wrong too often.
+    The threshold of ``ASKED`` is ``ASKED_AT``, unless they are wrong more often than right.
     """
     known = [_known(film, len(rows)) for film, rows in zip(films, film_rows, strict=True)]
     best = min(
@@ -113,8 +113,7 @@ def choose(
             cost += least
         timelines.append((cost, length_s, _alike(thresholds)))
     _, length_s, thresholds = min(timelines, key=lambda each: each[0])
-    asked = {k: v for k, v in thresholds.items() if k in ASKED and v < NEVER}
-    thresholds |= {k: min(v, ASKED_AT) for k, v in asked.items()}
+    thresholds |= {k: ASKED_AT for k, v in thresholds.items() if k in ASKED and v < NEVER}
     timeline = Timeline(0.5, round(CLOSING * 0.5, 3), length_s, GAP_S, thresholds)
     return Choices(*best, timeline, _reliability(known, in_films))
 
