@@ -152,7 +152,7 @@ def best(choices: Sequence[Choice]) -> Choice:
 def surely_better(first: Choice, second: Choice, errors: float = _ERRORS) -> bool:
     """Return whether the error of ``first`` is less by more than some standard errors over groups.
 
-    The best of many is better than another one by more than a single standard error too often.
+    ``errors``: of them. The best of many is better than another one by more than one too often.
     """
     clips = first.features.clips
     labels = np.array([clip.label for clip in clips])

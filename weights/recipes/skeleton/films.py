@@ -59,7 +59,7 @@ _RENAMED = {
     "standingcrunch.mp4": "standing_crunch",
 }
 # Exercises in which the body goes down and up again. Who stands upright meanwhile does not do them:
-# half of the time of clips that are called so.
+# a third of the time of clips that are called so.
 DOWN_AND_UP = ("deadlift", "lunge", "side lunge", "squat")
 _UPRIGHT = 0.2  # lengths of the trunk by which the neck is at most below its highest place
 _AROUND_S, _BETWEEN_S = 0.3, 0.7  # around such a motion; in which it may be or not
